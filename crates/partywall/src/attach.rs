@@ -23,6 +23,7 @@ struct Came(Arc<Mutex<Option<Attached>>>);
 /// They cross on a link whose policy has `descriptors = n` for the caller, up to n with one message, and
 /// leases where it has `leases = true`. Elsewhere a call to which something is attached fails with
 /// FAILED_PRECONDITION, and is not sent: over HTTP/2, to a server that listens there, between domains.
+/// So does a message that is handed on with what has come with it: take that, and attach it anew.
 ///
 /// ```
 /// use partywall::parcel::{Attach, Attachment, Owned};
@@ -45,7 +46,26 @@ pub trait Attach {
     /// Who keeps as many and waits for another one waits for ever.
     ///
     /// # Errors
-    /// Something is not what its sender has said: the message is to be refused. Its descriptors are closed.
+    /// Something is not what its sender has said: the message is to be refused, and all of it is dropped. A
+    /// handler answers INVALID_ARGUMENT.
+    ///
+    /// Where [`ParcelError::is_resource`], this process has no descriptor or no memory left: all of it stays
+    /// for a second call. That fails where a sealed parcel could not be mapped, which is lost. A handler
+    /// answers RESOURCE_EXHAUSTED.
+    ///
+    /// ```
+    /// use partywall::parcel::Attach;
+    /// use tonic::{Request, Status};
+    ///
+    /// fn how_many(request: &mut Request<()>) -> Result<usize, Status> {
+    ///     let came = request.attachments().map_err(|why| match why.is_resource() {
+    ///         true => Status::resource_exhausted(why.to_string()),
+    ///         false => Status::invalid_argument(why.to_string()),
+    ///     })?;
+    ///     Ok(came.len())
+    /// }
+    /// # assert_eq!(how_many(&mut Request::new(())).unwrap(), 0);
+    /// ```
     fn attachments(&mut self) -> Result<Vec<Attachment>, ParcelError>;
 }
 
@@ -79,15 +99,35 @@ fn attach(extensions: &mut Extensions, attachment: Attachment) {
 }
 
 fn take(extensions: &mut Extensions) -> Result<Vec<Attachment>, ParcelError> {
-    let came = extensions.remove::<Came>().and_then(|came| lock(&came.0).take());
-    came.map_or_else(|| Ok(Vec::new()), Attached::open)
+    let Some(came) = extensions.remove::<Came>() else { return Ok(Vec::new()) };
+    let Some(mut attached) = lock(&came.0).take() else { return Ok(Vec::new()) };
+    let opened = attached.open();
+    if opened.as_ref().is_err_and(ParcelError::is_resource) {
+        *lock(&came.0) = Some(attached);
+        extensions.insert(came);
+    }
+    opened
+}
+
+/// Whether something has come with it that nobody has taken; it is dropped.
+fn has_come(extensions: &mut Extensions) -> bool {
+    extensions.remove::<Came>().is_some_and(|came| lock(&came.0).is_some())
 }
 
 /// What is attached to a request or a response that is sent.
 ///
 /// # Errors
-/// It went with another clone of it.
+/// It went with another clone of it, or has come with it from elsewhere.
 pub(crate) fn attached(extensions: &mut Extensions) -> Result<Option<Box<Attaching>>, Status> {
+    if extensions.is_empty() {
+        return Ok(None);
+    }
+    if has_come(extensions) {
+        return Err(Status::failed_precondition(
+            "what is attached to this message has come with it from elsewhere, and does not go on with it; \
+             remedy: take it (`Attach::attachments`) and attach it anew",
+        ));
+    }
     let Some(to_send) = extensions.remove::<ToSend>() else { return Ok(None) };
     match lock(&to_send.0).take() {
         Some(attachments) => Ok(Attaching::of(attachments)),
@@ -115,7 +155,7 @@ pub(crate) fn put(extensions: &mut Extensions, attached: Option<Box<Attached>>) 
 /// something is.
 #[cfg(feature = "http2")]
 pub(crate) fn refuse_over_http2(extensions: &mut Extensions) -> Result<(), Status> {
-    let came = extensions.remove::<Came>().is_some();
+    let came = has_come(extensions);
     match attached(extensions)? {
         None if !came => Ok(()),
         _ => Err(Status::failed_precondition(

@@ -248,7 +248,10 @@ mod tests {
                     end => break end,
                 }
             };
-            assert!(end.is_ok_and(|n| n == 0));
+            // A reset where bytes were left unread.
+            let is_end = matches!(&end, Ok(0));
+            let is_reset = end.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset);
+            assert!(is_end || is_reset, "{end:?}");
         }
         assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
         // From Linux 6.16 on it is not even sent.

@@ -12,7 +12,8 @@
 //!
 //! Where nothing can be attached the call fails before it is sent: FAILED_PRECONDITION, with the remedy.
 //! Where the peer takes no packet now, or this user has too many descriptors under way, RESOURCE_EXHAUSTED;
-//! where it has ended, UNAVAILABLE.
+//! where it has ended, UNAVAILABLE. A program that has no descriptor or no memory left to take them by takes
+//! them once more later, what is mapped already among them.
 //!
 //! A sender that dies leaves its receiver with what has come. A receiver that dies has mapped what it has
 //! taken, and the rest goes with the descriptor socket. A lease is with whoever has taken it, or was to.
@@ -21,14 +22,16 @@
 //! the receiver recvmsg(2), fcntl(2) twice, fstat(2) and close(2) twice of memory that is mapped, and
 //! mmap(2) with some more of other.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 use partywall_abi::control::Grant;
-use partywall_abi::frame::{self, Item};
+use partywall_abi::frame::{self, Item, Place};
 use partywall_abi::limits;
 use partywall_abi::sync::{AtomicU32, Ordering};
+use partywall_shm::link::LinkError;
 use partywall_shm::parcel::lease::Lease;
 use partywall_shm::parcel::view::View;
 use partywall_shm::parcel::{ParcelError, Sealed};
@@ -102,13 +105,13 @@ impl Attaching {
             return Ok(Said { block, flags: frame::KNOWN, placed });
         }
         let descriptors: Vec<_> = self.0.iter().map(Attachment::as_fd).collect();
-        let packet = send(&descriptors).map_err(|why| {
-            let text = format!("what is attached cannot be sent now: {why}");
-            match why.kind() {
-                // The link hears of its peer's end as well, and later perhaps.
-                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Status::unavailable(text),
-                _ => Status::resource_exhausted(text),
+        let packet = send(&descriptors).map_err(|why| match why.kind() {
+            // The link hears of its peer's end as well, and later perhaps.
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+                let gone = LinkError::Dead;
+                Status::unavailable(format!("what is attached cannot be sent: {gone}"))
             }
+            _ => Status::resource_exhausted(format!("what is attached cannot be sent now: {why}")),
         })?;
         frame::Attached::write(&mut block, packet, &items);
         Ok(Said { block, flags: 0, placed })
@@ -129,16 +132,91 @@ pub(crate) struct Said {
 /// descriptor is there, or has come before.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    all: Vec<Unopened>,
+    unopened: VecDeque<Unopened>,
+    /// Those before.
+    opened: Vec<Attachment>,
     _unread: Unread,
 }
 
 /// One attachment that no program has taken.
 #[derive(Debug)]
 enum Unopened {
-    Sealed { descriptor: Passed, offset: u64, bytes: u64 },
-    Memory { taking: Taking, bytes: u64, generation: u64 },
+    Sealed {
+        descriptor: Passed,
+        offset: u64,
+        bytes: u64,
+    },
+    Memory {
+        held: Held,
+        bytes: u64,
+        generation: u64,
+    },
     File(Passed),
+    /// It could not be opened, and is not tried again.
+    Lost,
+}
+
+impl Unopened {
+    /// Checks and maps it.
+    fn open(&mut self) -> Result<Attachment, ParcelError> {
+        if let Self::Memory { held, bytes, generation } = self {
+            return Ok(match held.memory()? {
+                Memory::Owned(memory) => {
+                    Attachment::Owned(View::accept(memory, *bytes, *generation)?)
+                }
+                Memory::Lease(memory) => {
+                    Attachment::Lease(Lease::accept(memory, *bytes, *generation)?)
+                }
+            });
+        }
+        Ok(match std::mem::replace(self, Self::Lost) {
+            Self::Sealed { descriptor, offset, bytes } => {
+                Attachment::Sealed(Sealed::accept(descriptor, offset, bytes)?)
+            }
+            Self::File(descriptor) => Attachment::File(Descriptor::passed(descriptor)),
+            Self::Memory { .. } | Self::Lost => return Err(ParcelError::Refused),
+        })
+    }
+}
+
+/// Memory that has come, and is tried again where this process had no resources for it.
+#[derive(Debug)]
+enum Held {
+    /// It has a place. A try takes one of these.
+    Placed([Option<Taking>; 2]),
+    /// It has come for this message alone. From the first try on it has a place here.
+    Once { kind: Kind, descriptor: Option<Passed>, here: Came },
+}
+
+impl Held {
+    fn new(
+        came: &mut Came,
+        kind: Kind,
+        place: Option<Place>,
+        descriptor: Option<Passed>,
+    ) -> Option<Self> {
+        Some(match place {
+            Some(_) => {
+                let first = came.take(kind, place, descriptor)?;
+                Self::Placed([Some(first), came.take(kind, place, None)])
+            }
+            None => {
+                let descriptor = Some(descriptor?);
+                Self::Once { kind, descriptor, here: Came::default() }
+            }
+        })
+    }
+
+    /// It, checked and mapped.
+    fn memory(&mut self) -> Result<Memory, ParcelError> {
+        let taking = match self {
+            Self::Placed(tries) => tries.iter_mut().find_map(Option::take),
+            Self::Once { kind, descriptor, here } => {
+                here.take(*kind, Place::new(0), descriptor.take())
+            }
+        };
+        taking.ok_or(ParcelError::Refused)?.memory()
+    }
 }
 
 impl Attached {
@@ -149,49 +227,37 @@ impl Attached {
         came: &mut Came,
         unread: impl FnOnce() -> Unread,
     ) -> Option<Self> {
-        let all = items.map(|(item, descriptor)| {
+        let unopened = items.map(|(item, descriptor)| {
             Some(match item {
                 Item::Sealed { offset, bytes } => {
                     Unopened::Sealed { descriptor: descriptor?, offset, bytes }
                 }
                 Item::Owned { bytes, generation, place } => {
-                    let taking = came.take(Kind::Owned, place, descriptor)?;
-                    Unopened::Memory { taking, bytes, generation }
+                    let held = Held::new(came, Kind::Owned, place, descriptor)?;
+                    Unopened::Memory { held, bytes, generation }
                 }
                 Item::Lease { bytes, generation, place } => {
-                    let taking = came.take(Kind::Lease, place, descriptor)?;
-                    Unopened::Memory { taking, bytes, generation }
+                    let held = Held::new(came, Kind::Lease, place, descriptor)?;
+                    Unopened::Memory { held, bytes, generation }
                 }
                 Item::File => Unopened::File(descriptor?),
             })
         });
-        let all = all.collect::<Option<_>>()?;
-        Some(Self { all, _unread: unread() })
+        let unopened = unopened.collect::<Option<_>>()?;
+        Some(Self { unopened, opened: Vec::new(), _unread: unread() })
     }
 
     /// Checks and maps all of it.
     ///
     /// # Errors
-    /// That of the first that is not what its sender has said; the others are closed.
-    pub(crate) fn open(self) -> Result<Vec<Attachment>, ParcelError> {
-        let Self { all, _unread } = self;
-        let open = |one| {
-            Ok(match one {
-                Unopened::Sealed { descriptor, offset, bytes } => {
-                    Attachment::Sealed(Sealed::accept(descriptor, offset, bytes)?)
-                }
-                Unopened::Memory { taking, bytes, generation } => match taking.memory()? {
-                    Memory::Owned(memory) => {
-                        Attachment::Owned(View::accept(memory, bytes, generation)?)
-                    }
-                    Memory::Lease(memory) => {
-                        Attachment::Lease(Lease::accept(memory, bytes, generation)?)
-                    }
-                },
-                Unopened::File(descriptor) => Attachment::File(Descriptor::passed(descriptor)),
-            })
-        };
-        all.into_iter().map(open).collect()
+    /// That of the first that is not what its sender has said, or for which this process has no resources.
+    /// The others stay here then, and it does for one more try at least, but for a sealed parcel.
+    pub(crate) fn open(&mut self) -> Result<Vec<Attachment>, ParcelError> {
+        while let Some(first) = self.unopened.front_mut() {
+            self.opened.push(first.open()?);
+            self.unopened.pop_front();
+        }
+        Ok(std::mem::take(&mut self.opened))
     }
 }
 
@@ -239,7 +305,16 @@ impl Drop for Unread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach;
+    use crate::parcel::Attach as _;
+    use partywall_shm::descriptors;
+    use partywall_shm::parcel::Draft;
     use partywall_shm::parcel::view::Owned;
+    use partywall_shm::socket;
+    use std::os::fd::AsRawFd as _;
+
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use tonic::Code;
 
     /// What stands for this when it is sent, and how many descriptors were.
     fn send(attaching: &Attaching, sent: &mut Sent) -> (Vec<Item>, usize) {
@@ -277,5 +352,114 @@ mod tests {
             assert_eq!(descriptors, 2);
         }
         assert_eq!(send(&alone, &mut sent).1, 0);
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_named_as_such() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let attaching = Attaching(vec![file.into()]);
+        for (kind, code, text) in [
+            (ErrorKind::BrokenPipe, Code::Unavailable, "be sent: the peer is gone"),
+            (ErrorKind::ConnectionReset, Code::Unavailable, "be sent: the peer is gone"),
+            (ErrorKind::WouldBlock, Code::ResourceExhausted, "cannot be sent now: "),
+        ] {
+            let sent = attaching.send(&Sent::default(), 0, |_| Err(kind.into()));
+            let status = sent.map(drop).unwrap_err();
+            assert_eq!(status.code(), code, "{status}");
+            assert!(status.message().contains(text), "{status}");
+        }
+    }
+
+    /// A request with these, as a peer has sent them, and how often the peer may send another since.
+    fn request(items: &[(Item, BorrowedFd<'_>)]) -> (tonic::Request<()>, Arc<AtomicU32>) {
+        let (a, b) = socket::descriptor_pair().unwrap();
+        let ((mut out, _), (_, mut incoming)) = (descriptors::halves(a), descriptors::halves(b));
+        let descriptors: Vec<_> = items.iter().map(|(_, descriptor)| *descriptor).collect();
+        out.send(&descriptors).unwrap();
+        let came = incoming.receive(0).unwrap().into_iter().map(Some);
+        let items = items.iter().map(|(item, _)| *item).zip(came);
+        let read = Arc::new(AtomicU32::new(0));
+        let unread = || Unread(Tells::Counted(Arc::clone(&read)));
+        let attached = Attached::new(items, &mut Came::default(), unread).unwrap();
+        let mut request = tonic::Request::new(());
+        attach::put(request.extensions_mut(), Some(Box::new(attached)));
+        (request, read)
+    }
+
+    /// Takes them while this process may have no more of something.
+    fn without(
+        resource: Resource,
+        request: &mut tonic::Request<()>,
+    ) -> Result<Vec<Attachment>, ParcelError> {
+        let limit = getrlimit(resource);
+        let next_free = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+        let current = Some(if resource == Resource::Nofile { next_free as u64 } else { 0 });
+        setrlimit(resource, Rlimit { current, ..limit }).unwrap();
+        let taken = request.attachments();
+        setrlimit(resource, limit).unwrap();
+        taken
+    }
+
+    #[test]
+    fn what_finds_no_resources_is_there_for_a_second_call() {
+        if std::env::var_os("PARTYWALL_ALONE").is_none() {
+            // Limits are those of the whole process.
+            let name = "link::attached::tests::what_finds_no_resources_is_there_for_a_second_call";
+            let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = own.args(["--exact", name]).env("PARTYWALL_ALONE", "1").output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+            return;
+        }
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let sealed = Draft::new(4096).unwrap().seal().unwrap();
+        let sealed_item = Item::Sealed { offset: 0, bytes: 4096 };
+        let owned = |place| Item::Owned { bytes: 5, generation: 0, place };
+        let leased = Item::Lease { bytes: 4096, generation: 1, place: Place::new(1) };
+        for (resource, item) in [Resource::Nofile, Resource::As]
+            .into_iter()
+            .flat_map(|of| [owned(None), owned(Place::new(0)), leased].map(|item| (of, item)))
+        {
+            // It is not mapped here.
+            let memory = match item {
+                Item::Lease { .. } => Lease::new(4096).unwrap().as_fd().try_clone_to_owned(),
+                _ => Owned::new(5).unwrap().view().as_fd().try_clone_to_owned(),
+            };
+            let memory = memory.unwrap();
+            let (mut request, read) = request(&[
+                (Item::File, file.as_fd()),
+                (item, memory.as_fd()),
+                (sealed_item, sealed.as_fd()),
+            ]);
+            let failed = without(resource, &mut request).unwrap_err();
+            assert!(failed.is_resource(), "{failed}");
+            assert_eq!(read.load(Ordering::Relaxed), 0, "it is unread");
+            let came = request.attachments().unwrap();
+            let [Attachment::File(_), memory, Attachment::Sealed(_)] = &came[..] else {
+                panic!("{came:?}")
+            };
+            assert_eq!(matches!(memory, Attachment::Lease(_)), item == leased);
+            assert_eq!(read.load(Ordering::Relaxed), 1);
+            assert!(request.attachments().unwrap().is_empty(), "they are taken once");
+        }
+        // A sealed parcel is lost, and that is said.
+        let (mut request, _) = self::request(&[(sealed_item, sealed.as_fd())]);
+        assert!(without(Resource::As, &mut request).unwrap_err().is_resource());
+        assert!(matches!(request.attachments(), Err(ParcelError::Refused)));
+    }
+
+    #[test]
+    fn what_is_not_as_said_is_dropped_with_all_else() {
+        let (file, sealed) =
+            (std::fs::File::open("/dev/null").unwrap(), Draft::new(1).unwrap().seal().unwrap());
+        let wrong = Item::Sealed { offset: 0, bytes: 2 };
+        let (mut request, read) = request(&[
+            (Item::File, file.as_fd()),
+            (wrong, sealed.as_fd()),
+            (Item::File, file.as_fd()),
+        ]);
+        assert!(matches!(request.attachments(), Err(ParcelError::Short { .. })));
+        assert_eq!(read.load(Ordering::Relaxed), 1);
+        assert!(request.attachments().unwrap().is_empty());
     }
 }

@@ -2,13 +2,14 @@
 
 use std::io::{Read as _, Seek as _, Write as _};
 use std::pin::Pin;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use partywall::parcel::{Attach, Attachment, Draft, Lease, Owned, Sealed};
-use partywall::{Channel, Endpoint, Server, blocking};
+use partywall::{Channel, Endpoint, Peer, Server, blocking};
 use partywall_stubs_tests::{ours, tonics};
 use partywall_testkit::{Host, OPEN};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -115,6 +116,7 @@ macro_rules! frames {
             #[derive(Clone, Default)]
             pub(super) struct Turns {
                 pub(super) hold: std::sync::Arc<tokio::sync::Notify>,
+                pub(super) calls: std::sync::Arc<AtomicU32>,
             }
 
             #[tonic::async_trait]
@@ -125,6 +127,7 @@ macro_rules! frames {
                     &self,
                     mut request: Request<Frame>,
                 ) -> Result<Response<Frame>, Status> {
+                    self.calls.fetch_add(1, Relaxed);
                     if request.get_ref().number == HOLD {
                         self.hold.notified().await;
                     }
@@ -169,10 +172,45 @@ macro_rules! frames {
 
             pub(super) fn serve(host: &Host) -> Turns {
                 let turns = Turns::default();
-                let service = FramesServer::new(turns.clone());
+                serve_by(host, turns.clone());
+                turns
+            }
+
+            pub(super) fn serve_by(host: &Host, service: impl Frames) {
+                let service = FramesServer::new(service);
                 let server = Server::builder().coordinator(&host.socket).add_service(service);
                 tokio::spawn(server.serve("test"));
-                turns
+            }
+
+            /// Gives its requests away as they came, and answers with what another service answers.
+            pub(super) struct Front {
+                pub(super) requests: UnboundedSender<Request<Frame>>,
+                pub(super) next: Channel,
+            }
+
+            #[tonic::async_trait]
+            impl Frames for Front {
+                type PlayStream = Pin<Box<dyn Stream<Item = Result<Frame, Status>> + Send>>;
+
+                async fn turn(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
+                    let frame = Frame { number: request.get_ref().number, ..Default::default() };
+                    let _nobody_asks = self.requests.send(request);
+                    FramesClient::new(self.next.clone()).turn(frame).await
+                }
+
+                async fn play(
+                    &self,
+                    _: Request<Frame>,
+                ) -> Result<Response<Self::PlayStream>, Status> {
+                    Err(Status::unimplemented("nobody asks"))
+                }
+
+                async fn store(
+                    &self,
+                    _: Request<Streaming<Frame>>,
+                ) -> Result<Response<Frame>, Status> {
+                    Err(Status::unimplemented("nobody asks"))
+                }
             }
 
             /// What comes back for what is attached.
@@ -494,6 +532,90 @@ async fn what_went_with_an_earlier_copy_is_missed() {
         let missed = missed.unwrap_err();
         assert_eq!(missed.code(), Code::FailedPrecondition, "{missed}");
         assert!(missed.message().contains("an earlier copy"), "{missed}");
+    }
+}
+
+/// What has come with a message would be lost.
+fn refused_as_it_came<T: std::fmt::Debug>(handed_on: Result<T, Status>) {
+    let status = handed_on.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    assert!(status.message().contains("come with it from elsewhere"), "{status}");
+    assert!(status.message().contains("remedy: take it"), "{status}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_is_handed_on_as_it_came_is_refused() {
+    use ours::frames::Frame;
+    let [host, front] = [(); 2].map(|()| Host::with(&policy(1, false)));
+    let turns = by_ours::serve(&host);
+    let next = channel(&host).await;
+    let (requests, mut came) = unbounded_channel();
+    by_ours::serve_by(&front, by_ours::Front { requests, next: next.clone() });
+    let mut client = Client::new(channel(&front).await);
+    let mut request = async || {
+        let mut request = Request::new(Frame::default());
+        request.attach(file("a"));
+        client.turn(request).await.unwrap();
+        came.recv().await.unwrap()
+    };
+    let endpoint = Endpoint::from_static("partywall:///test").coordinator(&host.socket);
+    let blocking = || blocking::Channel::connect(endpoint.clone()).unwrap();
+    for way in 0..5 {
+        let mut request = request().await;
+        let calls = turns.calls.load(Relaxed);
+        match way {
+            0 => refused_as_it_came(Client::new(next.clone()).turn(request).await),
+            1 => {
+                assert!(request.extensions_mut().remove::<Peer>().is_some());
+                refused_as_it_came(Client::new(next.clone()).turn(request).await);
+            }
+            2 => {
+                let request = request.map(|_| tonics::frames::Frame::default());
+                let mut client = tonics::frames::frames_client::FramesClient::new(next.clone());
+                refused_as_it_came(client.turn(request).await);
+            }
+            3 => tokio::task::block_in_place(|| {
+                refused_as_it_came(frames_blocking::FramesClient::new(blocking()).turn(request));
+            }),
+            _ => tokio::task::block_in_place(|| {
+                let path = "/frames.v1.Frames/Turn";
+                refused_as_it_came(blocking().unary::<_, Frame>(path, request));
+            }),
+        }
+        assert_eq!(turns.calls.load(Relaxed), calls, "it is sent");
+    }
+    // The remedy.
+    let mut request = request().await;
+    let came = request.attachments().unwrap();
+    came.into_iter().for_each(|one| request.attach(one));
+    let mut response = Client::new(next).turn(request).await.unwrap();
+    assert_eq!(response.attachments().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_handed_on_as_it_came_is_refused() {
+    let host = Host::with(&policy(1, false));
+    by_ours::serve(&host);
+    let next = channel(&host).await;
+    for native in [true, false] {
+        let front = Host::with(&policy(1, false));
+        match native {
+            true => {
+                let requests = unbounded_channel().0;
+                by_ours::serve_by(&front, by_ours::Front { requests, next: next.clone() });
+            }
+            false => {
+                let requests = unbounded_channel().0;
+                by_tonics::serve_by(&front, by_tonics::Front { requests, next: next.clone() });
+            }
+        }
+        let mut client = Client::new(channel(&front).await);
+        let frame = |number| ours::frames::Frame { number, ..Default::default() };
+        // The first call goes the ordinary way.
+        for _ in 0..2 {
+            client.turn(frame(0)).await.unwrap();
+            refused_as_it_came(client.turn(frame(SURPRISE)).await);
+        }
     }
 }
 
