@@ -42,7 +42,7 @@ use clap::Subcommand;
 use tokio::sync::oneshot;
 
 use crate::compose::{self, Containers};
-use crate::up::Stop;
+use crate::up::{Signals, Stop};
 use command::Compose;
 use engine::{Engine, Mapping};
 use run_dir::{Record, RunDir};
@@ -256,10 +256,6 @@ impl Run {
     fn of(which: &Which) -> Result<Self, Box<dyn Error>> {
         let Named { project, .. } = which.project()?;
         let dir = RunDir::of(&project)?;
-        if !dir.exists() {
-            let text = format!("is not up: there is no {}", dir.path().display());
-            return Err(format!("project `{project}` {text}").into());
-        }
         Ok(Self { record: dir.record()?, dir })
     }
 
@@ -294,7 +290,17 @@ impl Run {
         } else {
             self.say_how_links_are_listed();
         }
-        Ok(self.compose().run(&order, Some(stop)).await?.unwrap_or(ExitCode::SUCCESS))
+        Ok(self
+            .compose()
+            .run(&order, async || stop.wait().await)
+            .await?
+            .unwrap_or(ExitCode::SUCCESS))
+    }
+
+    /// What the engine's Compose says, until a signal ends it.
+    async fn show(&self, order: &[&str]) -> Result<Option<ExitCode>, Box<dyn Error>> {
+        let mut signals = Signals::new()?;
+        self.compose().run(order, async || signals.next().await).await
     }
 
     fn say_how_links_are_listed(&self) {
@@ -303,8 +309,22 @@ impl Run {
         crate::remark(&format!("export PARTYWALL_SOCKET={socket}"));
     }
 
-    /// Removes what the run has made, and its directory last.
+    /// Removes what the run has made, and its directory last. A signal meanwhile changes nothing, so that
+    /// nothing is left half done.
     async fn undo(&self, hurries: bool) -> Result<(), Box<dyn Error>> {
+        let mut signals = Signals::new()?;
+        let removal = self.remove(hurries);
+        tokio::pin!(removal);
+        tokio::select! {
+            removed = &mut removal => return removed,
+            _ = signals.next() => {}
+        }
+        let project = self.dir.project();
+        crate::remark(&format!("project `{project}` is being removed; a signal does not end that"));
+        removal.await
+    }
+
+    async fn remove(&self, hurries: bool) -> Result<(), Box<dyn Error>> {
         let dir = &self.dir;
         if !dir.exists() {
             return Ok(());
@@ -314,8 +334,10 @@ impl Run {
         order.extend(if hurries { &["-t", "0"][..] } else { &[] });
         let removed = match dir.has_override() {
             false => Ok(None),
-            // A signal meanwhile changes nothing, so that nothing is left half done.
-            true => self.compose().run(&order, None).await.map_err(|e| e.to_string()),
+            true => {
+                let never = async || std::future::pending().await;
+                self.compose().run(&order, never).await.map_err(|e| e.to_string())
+            }
         };
         dir.stop_coordinator().await?;
         let left = match removed {
@@ -339,7 +361,7 @@ async fn down(which: &Which) -> Result<ExitCode, Box<dyn Error>> {
 
 async fn ps(which: &Which) -> Result<ExitCode, Box<dyn Error>> {
     let run = Run::of(which)?;
-    let code = run.compose().run(&["ps"], None).await?;
+    let code = run.show(&["ps"]).await?;
     match run.dir.has_coordinator() {
         true => run.say_how_links_are_listed(),
         false => crate::remark(
@@ -354,7 +376,7 @@ async fn logs(arguments: &Logs) -> Result<ExitCode, Box<dyn Error>> {
     let mut order = vec!["logs"];
     order.extend(arguments.follow.then_some("--follow"));
     order.extend(arguments.services.iter().map(String::as_str));
-    let code = run.compose().run(&order, None).await?;
+    let code = run.show(&order).await?;
     Ok(code.unwrap_or(ExitCode::SUCCESS))
 }
 

@@ -42,7 +42,7 @@ use crate::{build, coordinator, links};
 use orphans::Orphans;
 use output::Output;
 use services::{Running, Services};
-pub(crate) use stop::Stop;
+pub(crate) use stop::{Signals, Stop};
 
 /// How long a service may take until it serves its name.
 const SERVE_WITHIN: Duration = Duration::from_secs(30);

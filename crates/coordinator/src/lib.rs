@@ -18,7 +18,7 @@ pub mod identity;
 pub mod launch;
 mod measure;
 mod peer;
-mod place;
+pub mod place;
 pub mod policy;
 pub mod quota;
 mod ready;

@@ -1,9 +1,9 @@
-//! Paths that decide whom the coordinator believes: nobody but root and the coordinator's user may be able
-//! to change what is there.
+//! Paths that decide whom the coordinator believes, and what a command does: nobody but root and its user may
+//! be able to change what is there.
 //!
 //! Whoever can write a directory on the way to a file, or the file itself, decides what is found. So
-//! each directory on the way, symbolic links followed one by one, and the file itself must belong to
-//! root or the coordinator's user, and be writable by nobody else; a directory with the sticky bit may
+//! each directory on the way, each symbolic link, which are followed one by one, and the file itself must
+//! belong to root or that user, and be writable by nobody else; a directory with the sticky bit may
 //! be, for others can neither rename nor remove what is not theirs in it. To write a socket is to
 //! connect to it, which others may.
 
@@ -17,15 +17,18 @@ const LINKS: usize = 40;
 
 /// What is to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// The policy's file.
     Policy,
     /// The socket of a container engine.
     Engine,
+    /// A directory that has, at any depth, what a command has written of its run.
+    Run,
 }
 
 /// Why a path is not used.
-pub(crate) enum Why {
+pub enum Why {
+    /// It cannot be looked at.
     Io(io::Error),
     /// What is wrong, and the remedy.
     Text(String),
@@ -36,6 +39,7 @@ impl Kind {
         match self {
             Self::Policy => found.is_file(),
             Self::Engine => found.is_socket(),
+            Self::Run => found.is_dir(),
         }
     }
 
@@ -43,6 +47,7 @@ impl Kind {
         let text = match self {
             Self::Policy => "this is no regular file; remedy: name the policy's file",
             Self::Engine => "this is no socket; remedy: name the engine's socket",
+            Self::Run => "this is no directory; remedy: remove it",
         };
         Why::Text(text.into())
     }
@@ -52,11 +57,15 @@ impl Kind {
         match self {
             Self::Policy => ("change the policy", "the policy"),
             Self::Engine => ("answer as the engine", "the engine's socket"),
+            Self::Run => ("change what this command does", "XDG_RUNTIME_DIR"),
         }
     }
 
-    /// Where it is without symbolic links, every step looked at, for a coordinator of this user.
-    pub(crate) fn find(self, path: &Path, user: u32) -> Result<PathBuf, Why> {
+    /// Where it is without symbolic links, every step looked at, for a coordinator or command of this user.
+    ///
+    /// # Errors
+    /// [`Why`].
+    pub fn find(self, path: &Path, user: u32) -> Result<PathBuf, Why> {
         let absolute = std::path::absolute(path).map_err(Why::Io)?;
         let mut left: Vec<PathBuf> = parts(&absolute);
         let mut at = PathBuf::from("/");
@@ -70,6 +79,7 @@ impl Kind {
             let next = at.join(&part);
             let found = fs::symlink_metadata(&next).map_err(Why::Io)?;
             if found.is_symlink() {
+                self.check(&next, &found, user)?;
                 links += 1;
                 if links > LINKS {
                     return Err(Why::Io(rustix::io::Errno::LOOP.into()));
@@ -105,7 +115,8 @@ impl Kind {
             )));
         }
         let (mode, sticky) = (found.mode(), found.is_dir() && found.mode() & STICKY != 0);
-        if mode & 0o022 != 0 && !sticky && !found.file_type().is_socket() {
+        let has_mode = !found.is_symlink() && !found.file_type().is_socket();
+        if mode & 0o022 != 0 && !sticky && has_mode {
             return Err(Why::Text(format!(
                 "others can write {shown} (mode {:o}) and could {harm}; remedy: chmod go-w {shown}",
                 mode & 0o7777

@@ -9,7 +9,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::engine::Engine;
 use super::run_dir::{Record, RunDir};
-use crate::up::Stop;
 
 /// Compose, with all files of a run.
 pub(super) struct Compose {
@@ -38,14 +37,15 @@ impl Compose {
         Self { program, arguments, host }
     }
 
-    /// Runs it to its end. The exit status, if that was no success or if a signal has come.
+    /// Runs it to its end, and interrupts it each time that `stop` has an exit status, which is that of the
+    /// first time then. The exit status, if that was no success.
     ///
     /// It has a process group of its own, so that a signal of the terminal comes to this process alone, and
     /// is passed on once.
     pub(super) async fn run(
         &self,
         order: &[&str],
-        mut stop: Option<&mut Stop>,
+        mut stop: impl AsyncFnMut() -> ExitCode,
     ) -> Result<Option<ExitCode>, Box<dyn Error>> {
         let mut command = tokio::process::Command::new(self.program);
         command.args(&self.arguments).args(order).stdin(Stdio::null()).process_group(0);
@@ -57,15 +57,9 @@ impl Compose {
         let group = child.id().and_then(|id| Pid::from_raw(id as i32));
         let mut told = None;
         let status = loop {
-            let stopped = async {
-                match &mut stop {
-                    Some(stop) => stop.wait().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 status = child.wait() => break status.map_err(failed)?,
-                code = stopped => {
+                code = stop() => {
                     told.get_or_insert(code);
                     if let Some(group) = group {
                         // It may have ended just now.

@@ -9,7 +9,9 @@
 //! | `run.json` | the other files and the engine, for `down`, `ps` and `logs` |
 //! | `coordinator.log` | what a coordinator in the background has said |
 //!
-//! All of it belongs to the user who runs the command, and nobody else can write it.
+//! All of it belongs to the user who runs the command, and nobody else can write it, or a directory on the
+//! way to it: each is looked at before anything is read or made in it ([`partywall_coordinator::place`]), and
+//! stays as it was found, since only root and this user can change it.
 
 use std::error::Error;
 use std::fs::{self, Permissions};
@@ -20,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use partywall_coordinator::place::{Kind, Why};
 use partywall_shm::socket;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -57,8 +60,21 @@ pub(super) struct RunDir {
 }
 
 impl RunDir {
-    /// Where it is, if there is one.
+    /// The one that is there.
     pub(super) fn of(project: &str) -> Result<Self, Box<dyn Error>> {
+        let dir = Self::place(project)?;
+        match look(&dir.path) {
+            Ok(()) => Ok(dir),
+            Err(Why::Io(e)) if e.kind() == io::ErrorKind::NotFound => {
+                let shown = dir.path.display();
+                Err(format!("project `{project}` is not up: there is no {shown}").into())
+            }
+            Err(why) => Err(dir.refused(why).into()),
+        }
+    }
+
+    /// Where it is or would be.
+    fn place(project: &str) -> Result<Self, Box<dyn Error>> {
         let usual = match (geteuid().is_root(), socket::variable("XDG_RUNTIME_DIR")) {
             (true, _) => PathBuf::from("/run"),
             (false, Some(dir)) if Path::new(&dir).is_absolute() => dir.into(),
@@ -72,16 +88,16 @@ impl RunDir {
 
     /// Makes it, if there is none.
     pub(super) fn create(project: &str) -> Result<Self, Box<dyn Error>> {
-        let dir = Self::of(project)?;
+        let dir = Self::place(project)?;
         let shown = dir.path.display();
-        let failed = |e: io::Error| format!("{shown}: {e}");
-        let above = dir.path.parent().ok_or("a project has a name")?;
+        let mut again = 0..100;
         loop {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(failed)?;
-            match fs::DirBuilder::new().mode(0o755).create(&dir.path) {
+            match dir.make() {
                 // Another project has just removed the directory of all.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                Err(Why::Io(e))
+                    if e.kind() == io::ErrorKind::NotFound && again.next().is_some() => {}
+                Err(Why::Io(e)) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    look(&dir.path).map_err(|why| dir.refused(why))?;
                     let state = match dir.has_coordinator() {
                         true => "is up",
                         false => "was up, and its coordinator has ended without `down`",
@@ -89,23 +105,48 @@ impl RunDir {
                     let remedy = format!("end it first by `partywall compose down -p {project}`");
                     return Err(format!("project `{project}` {state} ({shown}); {remedy}").into());
                 }
-                made => break made.map_err(failed)?,
+                made => break made.map_err(|why| dir.refused(why))?,
             }
         }
         // The umask may have left less, and users of containers have to enter.
-        fs::create_dir(dir.mounted()).map_err(failed)?;
+        let failed = |e: io::Error| format!("{shown}: {e}");
+        make(&dir.mounted()).map_err(failed)?;
         for dir in [&dir.path, &dir.mounted()] {
             fs::set_permissions(dir, Permissions::from_mode(0o755)).map_err(failed)?;
         }
         Ok(dir)
     }
 
-    pub(super) fn project(&self) -> &str {
-        &self.project
+    /// Makes each directory on the way that is not there, and this one, which must not be there.
+    fn make(&self) -> Result<(), Why> {
+        let mut way: Vec<&Path> = self.path.ancestors().skip(1).collect();
+        way.reverse();
+        for step in way {
+            match look(step) {
+                Err(Why::Io(e)) if e.kind() == io::ErrorKind::NotFound => {
+                    // Somebody else may have been there first.
+                    match make(step) {
+                        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                            return Err(Why::Io(e));
+                        }
+                        _ => look(step)?,
+                    }
+                }
+                looked => looked?,
+            }
+        }
+        make(&self.path).map_err(Why::Io)
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    fn refused(&self, why: Why) -> String {
+        match why {
+            Why::Io(e) => format!("{}: {e}", self.path.display()),
+            Why::Text(text) => format!("{}: {text}", self.path.display()),
+        }
+    }
+
+    pub(super) fn project(&self) -> &str {
+        &self.project
     }
 
     pub(super) fn exists(&self) -> bool {
@@ -284,6 +325,16 @@ impl RunDir {
     }
 }
 
+/// Whether nobody but root and this user can change a directory, or a step of the way to it.
+fn look(dir: &Path) -> Result<(), Why> {
+    Kind::Run.find(dir, geteuid().as_raw()).map(drop)
+}
+
+/// Makes a directory that nobody else can write.
+fn make(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o755).create(dir)
+}
+
 /// The user whose coordinator containers are to trust, where they would not trust it by themselves: what that
 /// user is called there. One without a number there is the kernel's overflow user, as all such users are; the
 /// mount, which nobody in the container can write, is what leads to this one.
@@ -324,6 +375,33 @@ fn override_of(read: &Containers, source: &str, trusted: Option<u32>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_could_change_gets_no_run_in_it() {
+        let within = tempfile::tempdir().unwrap();
+        let dir = |above: &str| {
+            let path = within.path().join(above).join("partywall/compose/shop");
+            RunDir { project: "shop".into(), path }
+        };
+        let chmod = |mode| fs::set_permissions(within.path(), Permissions::from_mode(mode));
+        chmod(0o777).unwrap();
+        let Err(Why::Text(why)) = dir("").make() else { panic!("it is made") };
+        assert!(why.contains("others can write") && why.contains("chmod go-w"), "{why}");
+        assert!(!within.path().join("partywall").exists());
+        // As /tmp is.
+        chmod(0o1777).unwrap();
+        let made = |dir: RunDir| dir.make().map_err(|why| dir.refused(why));
+        assert_eq!(made(dir("new")), Ok(()));
+        let mode = fs::metadata(dir("new").path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o022, 0);
+        assert!(made(dir("new")).unwrap_err().contains("File exists"));
+        // Nothing is made where a link leads.
+        fs::create_dir(within.path().join("link")).unwrap();
+        std::os::unix::fs::symlink(within.path().join("no"), within.path().join("link/partywall"))
+            .unwrap();
+        assert!(made(dir("link")).unwrap_err().contains("No such file"));
+        assert!(!within.path().join("no").exists());
+    }
 
     #[test]
     fn override_has_the_mount_and_the_variables_and_nothing_else() {

@@ -10,29 +10,17 @@ use tokio::sync::oneshot;
 /// How long the last lines may take to be written once a signal has come.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Ctrl-C, SIGTERM, SIGQUIT and SIGHUP, and the two failures that end everything.
-pub(crate) struct Stop {
+/// Ctrl-C, SIGTERM, SIGQUIT and SIGHUP. From its making on none of them ends this process by itself.
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
     quit: Signal,
     /// None when it was ignored at the start.
     hang_up: Option<Signal>,
-    unsaid: oneshot::Receiver<io::Error>,
-    /// Whether standard output could be written until now.
-    said: bool,
-    /// Closed at the end of the coordinator's thread.
-    coordinated: oneshot::Receiver<()>,
-    /// Whether it has run until now.
-    coordinates: bool,
-    /// How often a signal has come. From the second one on nothing is waited for.
-    signals: u32,
 }
 
-impl Stop {
-    pub(crate) fn new(
-        unsaid: oneshot::Receiver<io::Error>,
-        coordinated: oneshot::Receiver<()>,
-    ) -> io::Result<Self> {
+impl Signals {
+    pub(crate) fn new() -> io::Result<Self> {
         let hang_up = match hang_up_is_ignored() {
             true => None,
             false => Some(signal(SignalKind::hangup())?),
@@ -42,27 +30,53 @@ impl Stop {
             terminate: signal(SignalKind::terminate())?,
             quit: signal(SignalKind::quit())?,
             hang_up,
-            unsaid,
-            said: true,
-            coordinated,
-            coordinates: true,
-            signals: 0,
         })
     }
 
-    /// The exit status that the signal asks for, as a shell would have it.
-    pub(crate) async fn wait(&mut self) -> ExitCode {
+    /// The exit status that the next one asks for, as a shell would have it.
+    pub(crate) async fn next(&mut self) -> ExitCode {
         let hang_up = async {
             match &mut self.hang_up {
                 Some(signal) => signal.recv().await,
                 None => std::future::pending().await,
             }
         };
-        let code = tokio::select! {
+        tokio::select! {
             _ = self.interrupt.recv() => ExitCode::from(130),
             _ = self.terminate.recv() => ExitCode::from(143),
             _ = self.quit.recv() => ExitCode::from(131),
             _ = hang_up => ExitCode::from(129),
+        }
+    }
+}
+
+/// A signal, and the two failures that end everything.
+pub(crate) struct Stop {
+    signals: Signals,
+    unsaid: oneshot::Receiver<io::Error>,
+    /// Whether standard output could be written until now.
+    said: bool,
+    /// Closed at the end of the coordinator's thread.
+    coordinated: oneshot::Receiver<()>,
+    /// Whether it has run until now.
+    coordinates: bool,
+    /// How often a signal has come. From the second one on nothing is waited for.
+    count: u32,
+}
+
+impl Stop {
+    pub(crate) fn new(
+        unsaid: oneshot::Receiver<io::Error>,
+        coordinated: oneshot::Receiver<()>,
+    ) -> io::Result<Self> {
+        let signals = Signals::new()?;
+        Ok(Self { signals, unsaid, said: true, coordinated, coordinates: true, count: 0 })
+    }
+
+    /// The exit status that the signal asks for, as a shell would have it.
+    pub(crate) async fn wait(&mut self) -> ExitCode {
+        let code = tokio::select! {
+            code = self.signals.next() => code,
             Ok(error) = &mut self.unsaid, if self.said => {
                 self.is_unheard(&error);
                 return ExitCode::FAILURE;
@@ -73,8 +87,8 @@ impl Stop {
                 return ExitCode::FAILURE;
             }
         };
-        self.signals += 1;
-        if self.signals == 1 {
+        self.count += 1;
+        if self.count == 1 {
             crate::remark("stopping; a second time kills what has not stopped");
         }
         code
@@ -82,7 +96,7 @@ impl Stop {
 
     /// Whether the signal has come a second time.
     pub(crate) fn hurries(&self) -> bool {
-        self.signals > 1
+        self.count > 1
     }
 
     /// Whether all of standard output that was to be written until now could be.
@@ -103,7 +117,7 @@ impl Stop {
     /// What this comes to. Once a signal has come it may take [`LAST_WORDS`], and none after that.
     pub(super) async fn last<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(what);
-        while self.signals == 0 {
+        while self.count == 0 {
             tokio::select! {
                 biased;
                 done = &mut what => return Some(done),

@@ -1,5 +1,6 @@
 //! The command as a user has it.
 
+mod containers;
 mod domains;
 mod hardening;
 mod links;

@@ -24,7 +24,7 @@ fn shell(script: &str, keys: &str) -> Run {
     ))
 }
 
-fn wait_for(what: impl Fn() -> bool, why: &str) {
+pub(super) fn wait_for(what: impl Fn() -> bool, why: &str) {
     let begin = Instant::now();
     while !what() {
         assert!(begin.elapsed() < LONG, "{why}");

@@ -1,12 +1,13 @@
 //! What processes of another user can reach.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::{CLIENT, SERVER, client_of};
 use partywall_abi::control::{LinkRow, ListMessage, Message};
+use partywall_coordinator::place::{Kind, Why};
 use partywall_testkit::{Conversation, Host, OPEN, Process, alone};
 
 const USER: u32 = 2001;
@@ -17,6 +18,32 @@ fn opens(uid: u32, path: &str) -> bool {
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec 3<\"$0\"", path]).uid(uid).gid(uid);
     shell.stderr(Stdio::null()).status().unwrap().success()
+}
+
+/// In a directory such as /tmp, another user can be first to make what a command looks for.
+#[test]
+fn a_run_directory_of_another_user_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
+    for (name, owner) in [("own", USER), ("partywall", STRANGER)] {
+        std::fs::create_dir(at(name)).unwrap();
+        chown(at(name), Some(owner), None).unwrap();
+    }
+    symlink(at("own"), at("link")).unwrap();
+    let found = |name: &str| {
+        Kind::Run.find(&at(name), USER).map_err(|why| match why {
+            Why::Io(e) => e.to_string(),
+            Why::Text(text) => text,
+        })
+    };
+    assert_eq!((found("own"), found("link")), (Ok(at("own")), Ok(at("own"))));
+    lchown(at("link"), Some(STRANGER), None).unwrap();
+    for name in ["partywall", "link"] {
+        let why = found(name).unwrap_err();
+        let owner = format!("user {STRANGER} owns {}", at(name).display());
+        assert!(why.contains(&owner) && why.contains("remedy: chown it"), "{why}");
+    }
 }
 
 #[test]
