@@ -85,7 +85,7 @@ pub(crate) struct Arguments {
     /// Wait until somebody serves the name, or the address answers.
     #[arg(long)]
     wait: bool,
-    /// How many bytes a message of the answer may have, before it is JSON, which takes some times as much memory.
+    /// How many bytes a message of the answer may have. As JSON it takes some times as much memory.
     #[arg(long, value_name = "BYTES", default_value_t = MOST)]
     max_answer: usize,
     /// A .proto file with types, instead of the service's reflection.

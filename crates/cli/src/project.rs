@@ -282,6 +282,12 @@ impl Run {
         running: oneshot::Sender<()>,
         stop: &mut Stop,
     ) -> Result<ExitCode, Box<dyn Error>> {
+        // What it refuses it would not take down either.
+        let checked = self.compose().run(&["config", "--quiet"], async || stop.wait().await);
+        if let Some(code) = checked.await? {
+            self.dir.remove_override()?;
+            return Ok(code);
+        }
         self.dir.start_coordinator(arguments.detach, running).await?;
         let mut order = vec!["up"];
         order.extend(arguments.build.then_some("--build"));

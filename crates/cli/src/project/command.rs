@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::engine::Engine;
 use super::run_dir::{Record, RunDir};
@@ -40,15 +40,16 @@ impl Compose {
     /// Runs it to its end, and interrupts it each time that `stop` has an exit status, which is that of the
     /// first time then. The exit status, if that was no success.
     ///
-    /// It has a process group of its own, so that a signal of the terminal comes to this process alone, and
-    /// is passed on once.
+    /// It has a session of its own (setsid(1)), so that a signal of the terminal comes to this process alone,
+    /// and is passed on once. A terminal that stops background processes which write to it
+    /// (`stty tostop`) does not stop it.
     pub(super) async fn run(
         &self,
         order: &[&str],
         mut stop: impl AsyncFnMut() -> ExitCode,
     ) -> Result<Option<ExitCode>, Box<dyn Error>> {
-        let mut command = tokio::process::Command::new(self.program);
-        command.args(&self.arguments).args(order).stdin(Stdio::null()).process_group(0);
+        let mut command = tokio::process::Command::new("setsid");
+        command.arg(self.program).args(&self.arguments).args(order).stdin(Stdio::null());
         // Its menu would want the terminal.
         command.env("COMPOSE_MENU", "false");
         command.envs(self.host.iter().map(|host| ("DOCKER_HOST", host)));
@@ -62,8 +63,9 @@ impl Compose {
                 code = stop() => {
                     told.get_or_insert(code);
                     if let Some(group) = group {
-                        // It may have ended just now.
-                        let _ended = kill_process_group(group, Signal::INT);
+                        // It may have ended just now, or its session has not begun.
+                        let alone = |_| kill_process(group, Signal::INT);
+                        let _ended = kill_process_group(group, Signal::INT).or_else(alone);
                     }
                 }
             }

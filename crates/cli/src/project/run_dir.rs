@@ -171,6 +171,11 @@ impl RunDir {
         self.last_file().exists()
     }
 
+    /// Its Compose has made nothing by the files, and has nothing to take down.
+    pub(super) fn remove_override(&self) -> std::io::Result<()> {
+        fs::remove_file(self.last_file())
+    }
+
     /// Writes a file whole, or leaves that which is there.
     fn write(&self, name: &str, text: &str) -> Result<(), Box<dyn Error>> {
         let (path, fresh) = (self.path.join(name), self.path.join(format!(".{name}")));

@@ -453,6 +453,13 @@ fn a_start_that_fails_leaves_nothing_of_a_run_in_containers() {
             assert_eq!(code, Some(1), "{name}: {text}");
             project.assert_nothing_left();
         }
+        // What Compose refuses it says once, and a good file can be started then.
+        let good = fs::read_to_string(project.file()).unwrap();
+        fs::write(project.file(), good.replace("    depends_on:", "    depend_on:")).unwrap();
+        let (code, text) = finished(project.order(&["up"]).arg(project.file()));
+        assert_eq!(code, Some(1), "{name}: {text}");
+        assert_eq!(text.matches("depend_on").count(), 1, "{text}");
+        project.assert_nothing_left();
         // Nothing was touched before a mistake in the files was found.
         fs::write(
             project.file(),
