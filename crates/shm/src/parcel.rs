@@ -28,7 +28,7 @@
 //! # When a side dies
 //!
 //! A maker that dies before it seals leaves nothing. A parcel outlives its maker in whoever has it. A child
-//! that the maker forks has no mapping of a draft (madvise(2), `MADV_DONTFORK`), so that its maker can seal it.
+//! that the maker forks has no mapping of a draft (madvise(2), `MADV_DONTFORK`), and is in no seal's way.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -235,8 +235,8 @@ impl Draft {
     /// The same, but that nobody is asked and waited for.
     ///
     /// # Errors
-    /// As [`Draft::new`]; [`ParcelError::Unanswered`] where the coordinator has not said so yet. Its answer stays
-    /// for a second, for who tries again.
+    /// As [`Draft::new`]; [`ParcelError::Unanswered`] where the coordinator has not said so yet. Its answer
+    /// stays for a second, for who tries again.
     pub fn at_once(len: usize) -> Result<Self, ParcelError> {
         Self::with(len, budget::AT_ONCE)
     }
@@ -257,8 +257,8 @@ impl Draft {
     /// What was written never changes from here on.
     ///
     /// # Errors
-    /// [`ParcelError::Io`]: EBUSY while the kernel itself still writes to it, for io_uring or another device, and
-    /// while a child lives that another thread has forked just as the draft was mapped.
+    /// [`ParcelError::Io`]: EBUSY while the kernel itself still writes to it, for io_uring or another device,
+    /// and while a child lives that another thread has forked just as the draft was mapped.
     pub fn seal(self) -> Result<Sealed, ParcelError> {
         let Self { file, map, share } = self;
         let len = map.len() as u64;

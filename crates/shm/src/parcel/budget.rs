@@ -11,9 +11,9 @@
 //! its memory is that of its control group.
 //!
 //! One thread at a time asks, or gives back, and holds `ASKING` for that. What is counted has a lock of its
-//! own, the last one, which is held for no call but getpid(2) and clock_gettime(2): it is taken twice for each
-//! parcel. While something is given back no more is allowed than will be left. One thread at a time is there
-//! to give back; it goes when there is nothing more to give back.
+//! own, the last one, which is held for no call but getpid(2) and clock_gettime(2): it is taken twice for
+//! each parcel. While something is given back no more is allowed than will be left. One thread at a time is
+//! there to give back; it ends when nothing is spare.
 //!
 //! What the keeper gives when nobody waits for it any more is kept for who tries again: until that much was
 //! made, something else is given so, or a second is over. The thread that gives back waits for that.
@@ -220,8 +220,8 @@ impl Drop for Share {
     }
 }
 
-/// A keeper has given so much, of all that this process may have, and nobody has waited for it: it is kept for
-/// a second.
+/// A keeper has given so much, of all that this process may have, and nobody has waited for it: it is kept
+/// for a second.
 pub fn given_in_vain(bytes: usize) {
     change(|sums| {
         sums.charged = sums.charged.max(bytes);
