@@ -283,8 +283,9 @@ impl Run {
         stop: &mut Stop,
     ) -> Result<ExitCode, Box<dyn Error>> {
         // What it refuses it would not take down either.
-        let checked = self.compose().run(&["config", "--quiet"], async || stop.wait().await);
-        if let Some(code) = checked.await? {
+        let compose = self.compose();
+        let checked = compose.run(&["config", "--quiet"], async || stop.wait().await).await?;
+        if let Some(code) = checked {
             self.dir.remove_override()?;
             return Ok(code);
         }
@@ -296,11 +297,8 @@ impl Run {
         } else {
             self.say_how_links_are_listed();
         }
-        Ok(self
-            .compose()
-            .run(&order, async || stop.wait().await)
-            .await?
-            .unwrap_or(ExitCode::SUCCESS))
+        let code = compose.run(&order, async || stop.wait().await).await?;
+        Ok(code.unwrap_or(ExitCode::SUCCESS))
     }
 
     /// What the engine's Compose says, until a signal ends it.

@@ -102,8 +102,10 @@ struct Second {
 #[tonic::async_trait]
 impl Processor for Eye {
     async fn process(&self, mut request: Request<Frame>) -> Result<Response<Done>, Status> {
-        let attached = request.attachments();
-        let attached = attached.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let attached = request.attachments().map_err(|error| match error.is_resource() {
+            true => Status::resource_exhausted(error.to_string()),
+            false => Status::invalid_argument(error.to_string()),
+        })?;
         let mut frame = request.into_inner();
         let pixels = std::mem::take(&mut frame.pixels);
         let (way, small) = match &attached[..] {

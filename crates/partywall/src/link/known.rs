@@ -279,12 +279,16 @@ pub(crate) struct Taking {
 }
 
 impl Taking {
-    /// It, checked and mapped.
+    /// It, checked and mapped. Where this process lacks what that takes it can be tried again.
     ///
     /// # Errors
-    /// Of memory that is none [`ParcelError::Refused`], when somebody has been told why.
-    pub(crate) fn memory(mut self) -> Result<Memory, ParcelError> {
-        self.arrived.take().expect("it is taken once").memory()
+    /// Of memory that is none, or was taken, [`ParcelError::Refused`], when somebody has been told why.
+    pub(crate) fn memory(&mut self) -> Result<Memory, ParcelError> {
+        let memory = self.arrived.as_ref().ok_or(ParcelError::Refused)?.memory();
+        if !memory.as_ref().is_err_and(ParcelError::is_resource) {
+            self.arrived = None;
+        }
+        memory
     }
 }
 
@@ -502,8 +506,8 @@ mod tests {
         assert!(came.take(Kind::Lease, place, None).is_none(), "nothing came");
         let (first, second) = (Lease::new(4096).unwrap(), Lease::new(4096).unwrap());
         let of = |lease: &Lease| Memory::Lease(lease.memory());
-        let taking = came.take(Kind::Lease, place, Some(passed(&first))).unwrap();
-        let [again, late] = [(); 2].map(|()| came.take(Kind::Lease, place, None).unwrap());
+        let mut taking = came.take(Kind::Lease, place, Some(passed(&first))).unwrap();
+        let [mut again, mut late] = [(); 2].map(|()| came.take(Kind::Lease, place, None).unwrap());
         for (kind, place) in [(Kind::Owned, place), (Kind::Lease, other)] {
             assert!(came.take(kind, place, None).is_none(), "{kind:?} {place:?}");
         }
@@ -524,7 +528,8 @@ mod tests {
         let file = lease.as_fd().try_clone_to_owned().unwrap();
         drop(came.take(Kind::Lease, place, Some(passed(&file))));
         let before = Arc::downgrade(came.0[0].as_ref().unwrap());
-        let next = came.take(Kind::Lease, place, Some(passed(Lease::new(4096).unwrap()))).unwrap();
+        let mut next =
+            came.take(Kind::Lease, place, Some(passed(Lease::new(4096).unwrap()))).unwrap();
         assert!(before.upgrade().is_some(), "the reader does not wait for that");
         next.memory().unwrap();
         assert!(before.upgrade().is_none());
@@ -536,7 +541,7 @@ mod tests {
         let owned = Owned::new(1).unwrap();
         assert!(came.take(Kind::Owned, None, None).is_none(), "nothing came");
         let file = || passed(owned.view());
-        let taking = came.take(Kind::Owned, None, Some(file())).unwrap();
+        let mut taking = came.take(Kind::Owned, None, Some(file())).unwrap();
         let of = Memory::Owned(owned.view().memory());
         assert_eq!(taking.memory().unwrap(), of);
         let dropped = came.take(Kind::Owned, None, Some(file())).unwrap();
@@ -551,14 +556,14 @@ mod tests {
         let mut came = Came::default();
         let place = Place::new(0);
         let program = std::fs::File::open("/proc/self/exe").unwrap();
-        let taking = came.take(Kind::Owned, place, Some(passed(&program))).unwrap();
+        let mut taking = came.take(Kind::Owned, place, Some(passed(&program))).unwrap();
         assert!(matches!(taking.memory(), Err(ParcelError::NoMemfd)));
-        let again = came.take(Kind::Owned, place, None).unwrap();
+        let mut again = came.take(Kind::Owned, place, None).unwrap();
         assert!(matches!(again.memory(), Err(ParcelError::Refused)));
         let lease = Lease::new(4096).unwrap();
-        let wrong = came.take(Kind::Owned, place, Some(passed(&lease))).unwrap();
+        let mut wrong = came.take(Kind::Owned, place, Some(passed(&lease))).unwrap();
         assert!(matches!(wrong.memory(), Err(ParcelError::Seals { .. })));
-        let right = came.take(Kind::Lease, place, Some(passed(&lease))).unwrap();
+        let mut right = came.take(Kind::Lease, place, Some(passed(&lease))).unwrap();
         right.memory().unwrap();
     }
 
@@ -585,7 +590,7 @@ mod tests {
         }
         let (mut came, place) = (Came::default(), Place::new(0));
         let lease = Lease::new(4096).unwrap();
-        let taking = came.take(Kind::Lease, place, Some(passed(&lease))).unwrap();
+        let mut taking = came.take(Kind::Lease, place, Some(passed(&lease))).unwrap();
         let again = came.take(Kind::Lease, place, None).unwrap();
         let next = lease.as_fd().try_clone_to_owned().unwrap().as_raw_fd();
         let before = getrlimit(Resource::Nofile);

@@ -123,6 +123,8 @@ pub(super) fn asan(session: &mut Session) -> Result<()> {
         cargo
             .env("RUSTUP_TOOLCHAIN", "nightly")
             .env("RUSTFLAGS", "-Zsanitizer=address")
+            // AddressSanitizer needs addresses of its own: no test takes those away (RLIMIT_AS).
+            .env("PARTYWALL_ASAN", "1")
             .env("CARGO_TARGET_DIR", target.to_string_lossy())
     };
     let packages = ASAN.iter().flat_map(|package| ["-p", package]);
