@@ -92,11 +92,15 @@ fn settled<T: PartialEq>(town: &Town, mut look: impl FnMut() -> T) -> T {
 }
 
 /// Bytes that these processes have in memory, what they share counted once for all of them (proc(5), `Pss`).
+/// The pages of their programs' files, which they share with those of other tests, do not count.
 fn proportional(pids: [u32; 2]) -> u64 {
     let of = |pid: u32| {
         let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        let bytes = |kind: &str| {
+            let line = rollup.lines().find_map(|line| line.strip_prefix(kind)).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        };
+        bytes("Pss_Anon:") + bytes("Pss_Shmem:")
     };
     pids.into_iter().map(of).sum()
 }
