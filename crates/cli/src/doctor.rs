@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 /// Prints it.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let found = Feature::ALL.map(Feature::look);
-    let others = [cgroups(), huge_pages(), sgx(), docker()];
+    let others = [cgroups(), huge_pages(), sgx(), engine()];
     let at = arguments.socket.place().map_or_else(String::new, |p| format!(" at {}", p.display()));
     let coordinator = match arguments.socket.ask(partywall::operator::links) {
         Ok(links) => {
@@ -80,13 +80,15 @@ fn sgx() -> Other {
     Other { name: "SGX", meaning: None, there, seen }
 }
 
-fn docker() -> Other {
-    let path = "/var/run/docker.sock";
+fn engine() -> Other {
+    let host = std::env::var("DOCKER_HOST").unwrap_or_default();
+    let path = host.strip_prefix("unix://").unwrap_or("/var/run/docker.sock");
     let (there, seen) = match UnixStream::connect(path) {
-        Ok(_) => (true, format!("answers at {path}")),
+        Ok(_) => (true, format!("listens at {path}")),
         Err(why) => (false, format!("{path}: {why}")),
     };
-    Other { name: "Docker", meaning: None, there, seen }
+    let meaning = Some("`partywall compose` runs services by it");
+    Other { name: "container engine", meaning, there, seen }
 }
 
 fn file(path: &str) -> (bool, String) {
@@ -183,7 +185,7 @@ mod tests {
         [
             other("used", Some("for something")),
             Other { there: false, ..other("SGX", None) },
-            docker(),
+            engine(),
         ]
     }
 
@@ -206,7 +208,7 @@ mod tests {
     fn each_line_says_what_it_is_for_or_that_it_is_not_used() {
         let report = report(&findings(&[]), &others());
         assert!(report.contains("domains need it: system calls of a callee"), "{report}");
-        assert!(report.contains("not used by this version: SGX (no), Docker ("), "{report}");
+        assert!(report.contains("not used by this version: SGX (no)\n"), "{report}");
     }
 
     #[test]
@@ -217,7 +219,7 @@ mod tests {
 
     #[test]
     fn doctor_shows_other_features_as_seen() {
-        for other in [cgroups(), huge_pages(), sgx(), docker()] {
+        for other in [cgroups(), huge_pages(), sgx(), engine()] {
             assert!(!other.seen.is_empty(), "{}", other.name);
         }
         let (there, seen) = file("/proc/self/stat");

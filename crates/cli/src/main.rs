@@ -64,7 +64,8 @@ after their `stop_grace_period` (5 s unless set); the second one kills at once.
 
 Keys of `x-partywall`: package (a Cargo package) and bin, or program (a file); args; link (ring or
 domain); isolation (protection-keys, prefer or none, with `link: domain`); calls (what the service may call, as
-SERVICE/package.Service/Method or SERVICE/*); descriptors (how many may cross beside a message of its calls). Of Compose's own keys these count: depends_on,
+SERVICE/package.Service/Method or SERVICE/*); descriptors (how many may cross beside a message of its
+calls); leases (whether leases may be among them). Of Compose's own keys these count: depends_on,
 environment, working_dir, restart, stop_signal, stop_grace_period. Keys that would protect or limit
 the service are refused, for `up` starts plain processes; the others are named in a note.
 

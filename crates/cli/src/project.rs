@@ -51,8 +51,8 @@ use run_dir::{Record, RunDir};
 pub(crate) const HELP: &str = "\
 The engine's Compose reads the files, and an override that mounts the coordinator's socket into each service
 that has an `x-partywall`, read-only. A service may serve its own name, and call what its `calls` list; with
---policy, what that file says. Keys of `x-partywall` that count here: calls and descriptors; the others are for
-`partywall up`. Needs root, or CAP_SYS_PTRACE, to know which container a process is in.
+--policy, what that file says. Keys of `x-partywall` that count here: calls, descriptors and leases; the
+others are for `partywall up`. Needs root, or CAP_SYS_PTRACE, to know which container a process is in.
 
 `up` ends all at Ctrl-C, and when the engine's Compose ends; `up -d` leaves all running until `down`.";
 

@@ -36,6 +36,34 @@ struct Came(Arc<Mutex<Option<Attached>>>);
 /// # Ok(())
 /// # }
 /// ```
+///
+/// A handler takes what has come, and a lease goes back with the answer:
+///
+/// ```
+/// use partywall::parcel::{Attach, Attachment};
+/// use tonic::{Request, Response, Status};
+///
+/// # fn look(mut request: Request<()>) -> Result<Response<u64>, Status> {
+/// let (mut sum, mut back) = (0, Vec::new());
+/// let came = request.attachments().map_err(|why| Status::invalid_argument(why.to_string()))?;
+/// for one in came {
+///     match one {
+///         Attachment::Owned(view) => {
+///             let read = view.read(|words| words.iter().fold(0, u64::wrapping_add));
+///             sum += read.map_err(|changed| Status::aborted(changed.to_string()))?;
+///         }
+///         Attachment::Lease(mut lease) => {
+///             lease.fill_at(0, lease.len(), 7);
+///             back.push(lease);
+///         }
+///         _ => return Err(Status::invalid_argument("an owned parcel or a lease is wanted")),
+///     }
+/// }
+/// let mut answer = Response::new(sum);
+/// back.into_iter().for_each(|lease| answer.attach(lease));
+/// # Ok(answer)
+/// # }
+/// ```
 pub trait Attach {
     /// Attaches one more, which goes with the first clone of it that is sent. A lease is lost where the call
     /// fails, whether it was sent or not.
@@ -170,6 +198,7 @@ pub(crate) fn refuse_over_http2(extensions: &mut Extensions) -> Result<(), Statu
 pub(crate) fn cannot_here() -> Status {
     Status::failed_precondition(
         "memory or a file is attached to this call, and no descriptor crosses on this link; remedy: `descriptors = \
-         1` or more in the caller's rule, or send the bytes in the message",
+         1` or more in the caller's rule, and a new link where this one is older than that; or send the bytes in \
+         the message",
     )
 }

@@ -3,9 +3,9 @@
 //! A parcel is memory that travels as a descriptor, and is mapped by whoever gets it. Where the policy has
 //! `descriptors = 1` or more for a caller, messages from 128 KiB to 128 MiB travel in parcels. By default
 //! these are the link's own, and are used again: by native stubs a message is copied when it is encoded and
-//! when it comes. From [`pack_from`] on they are sealed ones, which cost fresh pages and no second copy:
-//! `bytes` fields of the receiver are parts of the parcel (`configure().bytes(".")` of partywall-build
-//! makes them `bytes::Bytes`).
+//! when it comes. The first two of a link travel as bytes. From [`pack_from`] on they are sealed ones,
+//! which cost fresh pages and no second copy: `bytes` fields of the receiver are parts of the parcel
+//! (`configure().bytes(".")` of partywall-build makes them `bytes::Bytes`).
 //!
 //! ```
 //! use partywall::parcel::{Draft, Sealed};

@@ -67,7 +67,7 @@ const BLOCK: u64 = 512;
 pub const HUGE: usize = 2 << 20;
 
 /// Why a descriptor is no parcel.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ParcelError {
     /// A system call failed, or was not made as it would fail.
@@ -139,6 +139,13 @@ pub enum ParcelError {
     /// Nobody has said in time that this process may have more memory for parcels.
     #[error("parcel: {0}; remedy: try again")]
     Unanswered(&'static str),
+}
+
+/// As a `main` that returns it prints it.
+impl std::fmt::Debug for ParcelError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl ParcelError {

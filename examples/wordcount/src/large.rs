@@ -50,14 +50,17 @@ async fn run_with(options: Options) -> Result<(), Error> {
         report::size(asked.bytes),
         report::short(asked.median),
         asked.in_parcel,
-        if asked.in_parcel > 0 {
-            ""
-        } else {
-            "; the caller's rule needs `descriptors: 1`, and the quota room in `parcel_bytes`"
+        match asked.in_parcel {
+            0 if asked.bytes < LONG => "; a text of less than 128 KiB goes as bytes",
+            0 => "; the caller's rule needs `descriptors: 1`, and the quota room in `parcel_bytes`",
+            _ => "",
         },
     );
     said.map_err(|error| format!("standard output: {error}").into())
 }
+
+/// Shorter messages travel as bytes.
+const LONG: usize = 128 << 10;
 
 /// What was asked and answered.
 struct Asked {
