@@ -272,6 +272,7 @@ mod tests {
     use partywall_shm::parcel::Draft;
     use partywall_shm::parcel::view::Owned;
     use partywall_shm::socket;
+    use partywall_testkit::in_own_process;
     use std::os::fd::AsRawFd as _;
 
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -363,13 +364,8 @@ mod tests {
 
     #[test]
     fn what_finds_no_resources_is_there_for_a_second_call() {
-        if std::env::var_os("PARTYWALL_ALONE").is_none() {
-            // Limits are those of the whole process.
-            let name = "link::attached::tests::what_finds_no_resources_is_there_for_a_second_call";
-            let mut own = std::process::Command::new(std::env::current_exe().unwrap());
-            let output = own.args(["--exact", name]).env("PARTYWALL_ALONE", "1").output().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        let name = "what_finds_no_resources_is_there_for_a_second_call";
+        if in_own_process(module_path!(), name, &[]).is_some() {
             return;
         }
         let file = std::fs::File::open("/dev/null").unwrap();

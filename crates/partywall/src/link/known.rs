@@ -309,6 +309,7 @@ mod tests {
     use partywall_shm::descriptors;
     use partywall_shm::parcel::lease::Lease;
     use partywall_shm::parcel::view::Owned;
+    use partywall_testkit::in_own_process;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     /// As many places as there can be.
@@ -567,25 +568,10 @@ mod tests {
         right.memory().unwrap();
     }
 
-    /// Runs a test of this module in a process of its own, as limits are a process's: true in that process.
-    fn is_alone(test: &str) -> bool {
-        const ALONE: &str = "PARTYWALL_TEST_ALONE";
-        if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
-            return true;
-        }
-        let (_, module) = module_path!().split_once("::").unwrap();
-        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
-        own.args([&format!("{module}::{test}"), "--exact", "--nocapture"]).env(ALONE, test);
-        let said = own.output().unwrap();
-        let text = [&said.stdout[..], &said.stderr].concat();
-        let text = String::from_utf8_lossy(&text);
-        assert!(said.status.success() && text.contains("1 passed"), "{text}");
-        false
-    }
-
     #[test]
     fn memory_that_was_refused_for_the_machines_sake_is_there_later() {
-        if !is_alone("memory_that_was_refused_for_the_machines_sake_is_there_later") {
+        let name = "memory_that_was_refused_for_the_machines_sake_is_there_later";
+        if in_own_process(module_path!(), name, &[]).is_some() {
             return;
         }
         let (mut came, place) = (Came::default(), Place::new(0));
