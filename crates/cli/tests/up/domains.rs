@@ -135,10 +135,10 @@ impl Up<'_> {
         }
     }
 
-    pub(super) fn wait_until_said(&self, text: &str) {
+    pub(super) fn wait_until_said(&self, text: &str, at_most: Duration) {
         let begin = Instant::now();
         while !self.said().contains(text) {
-            assert!(begin.elapsed() < LONG, "{}", self.said());
+            assert!(begin.elapsed() < at_most, "{}", self.said());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -267,14 +267,13 @@ fn fails_in_calls(domain: &str, isolation: &str) {
         let line = said.lines().find(|l| l.starts_with(&format!("web   | {how}"))).unwrap();
         assert!(line.contains(status) && line.contains("the next call works"), "{line}");
     }
-    for remark in [
-        "`test` ended with signal: 6 (SIGABRT); started again in 100ms",
-        "`test` is ended: a call in it ended in the middle; started again in 200ms",
-        "`test` is ended: a call in it ended in the middle; started again in 400ms",
-        "`test` ended with exit status: 7; started again in 800ms",
-    ] {
-        assert!(complained.contains(remark), "{remark}: {complained}");
-    }
+    // The delay is short again after a long run, which a busy machine makes of a short one.
+    let ends = complained.lines().filter_map(|l| l.split_once("; started again in "));
+    let ends: Vec<_> = ends.map(|(end, _)| end).collect();
+    let in_the_middle = "partywall: `test` is ended: a call in it ended in the middle";
+    let aborted = "partywall: `test` ended with signal: 6 (SIGABRT)";
+    let exited = "partywall: `test` ended with exit status: 7";
+    assert_eq!(ends, [aborted, in_the_middle, in_the_middle, exited], "{complained}");
 }
 
 #[test]
@@ -285,8 +284,8 @@ fn service_waits_for_a_domain_that_is_restarted() {
     fs::write(&file, compose.replace("    depends_on: [test]\n", "")).unwrap();
     late(&run);
     let up = run.begin();
-    // Nobody has waited for `test` before.
-    up.wait_until_said("started again in 800ms");
+    // Nobody has waited for `test` before. The call that ends it has to find it asleep.
+    up.wait_until_said("ended with exit status: 7; started again in", 4 * LONG);
     let (code, said) = up.end_with_late();
     assert_eq!(code, Some(0), "{said}");
 }
@@ -414,7 +413,7 @@ fn open_and_close(domain: &str, isolation: &str) {
     let (launcher, domains) = up.launched();
     assert_eq!(domains.len(), 2);
     let said = up.interrupt(&[&domains[..], &[launcher]].concat());
-    assert!(!said.contains("started again") && !said.contains("killed"), "{said}");
+    assert!(!said.contains("; started again in") && !said.contains("killed"), "{said}");
 }
 
 #[test]

@@ -348,14 +348,23 @@ mod tests {
         (request, read)
     }
 
+    /// More than a process may still map that has no more memory here: [`without`] leaves it half of this,
+    /// for the allocator.
+    const LARGE: u64 = 8 << 20;
+
     /// Takes them while this process may have no more of something.
     fn without(
         resource: Resource,
         request: &mut tonic::Request<()>,
     ) -> Result<Vec<Attachment>, ParcelError> {
         let limit = getrlimit(resource);
-        let next_free = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
-        let current = Some(if resource == Resource::Nofile { next_free as u64 } else { 0 });
+        let current = Some(if resource == Resource::Nofile {
+            std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64
+        } else {
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+            pages * rustix::param::page_size() as u64 + LARGE / 2
+        });
         setrlimit(resource, Rlimit { current, ..limit }).unwrap();
         let taken = request.attachments();
         setrlimit(resource, limit).unwrap();
@@ -369,10 +378,11 @@ mod tests {
             return;
         }
         let file = std::fs::File::open("/dev/null").unwrap();
-        let sealed = Draft::new(4096).unwrap().seal().unwrap();
-        let sealed_item = Item::Sealed { offset: 0, bytes: 4096 };
-        let owned = |place| Item::Owned { bytes: 5, generation: 0, place };
-        let leased = Item::Lease { bytes: 4096, generation: 1, place: Place::new(1) };
+        let large = LARGE as usize;
+        let sealed = Draft::new(large).unwrap().seal().unwrap();
+        let sealed_item = Item::Sealed { offset: 0, bytes: LARGE };
+        let owned = |place| Item::Owned { bytes: LARGE, generation: 0, place };
+        let leased = Item::Lease { bytes: LARGE, generation: 1, place: Place::new(1) };
         let has_asan = std::env::var_os("PARTYWALL_ASAN").is_some();
         let limits: &[_] = match has_asan {
             true => &[Resource::Nofile],
@@ -382,8 +392,8 @@ mod tests {
         for (resource, item) in limits.iter().flat_map(|of| items.map(|item| (*of, item))) {
             // It is not mapped here.
             let memory = match item {
-                Item::Lease { .. } => Lease::new(4096).unwrap().as_fd().try_clone_to_owned(),
-                _ => Owned::new(5).unwrap().view().as_fd().try_clone_to_owned(),
+                Item::Lease { .. } => Lease::new(large).unwrap().as_fd().try_clone_to_owned(),
+                _ => Owned::new(large).unwrap().view().as_fd().try_clone_to_owned(),
             };
             let memory = memory.unwrap();
             let (mut request, read) = request(&[

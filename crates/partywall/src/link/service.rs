@@ -331,7 +331,11 @@ impl<D: Dispatch> Drop for Drive<D> {
 }
 
 impl<D: Dispatch> HandOn for Service<D> {
-    fn hand_on(self: Arc<Self>) {
+    fn hand_on(self: Arc<Self>, reads: bool) {
+        if !reads {
+            self.runtime.spawn(std::future::ready(()));
+            return;
+        }
         let inside = self.role.load(Ordering::Acquire);
         let role = inside + 1;
         let ours = inside % 2 == 1
@@ -604,7 +608,7 @@ impl<D: Dispatch> Service<D> {
         // Before the monitor can see this thread inside: it asks for the role once per handler.
         let role = self.role.load(Ordering::Relaxed);
         self.role.store(role + 1, Ordering::Release);
-        let inside = Inside::enter(self);
+        let inside = Inside::enter(self, true);
         let polled = inside.is_some() && poll().is_ready();
         let left = self.role.compare_exchange(role + 1, role, Ordering::AcqRel, Ordering::Relaxed);
         drop(inside);

@@ -3,7 +3,6 @@
 mod again;
 mod balance;
 mod bounds;
-mod burn;
 mod domains;
 mod forks;
 mod hardening;

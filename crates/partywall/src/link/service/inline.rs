@@ -1,5 +1,5 @@
-//! Running handlers inside the link's reader, and getting the reader's role away from a handler
-//! that stays too long.
+//! Running handlers inside the link's reader, and getting the reader's role, and the sockets, away from a
+//! handler that stays too long.
 //!
 //! A handler that answers at its first poll is cheapest when the reader polls it itself: no task,
 //! no scheduling. But while it runs, nobody reads the link. So:
@@ -11,6 +11,9 @@
 //!   was in at the last look. If so it hands the reader's role on: the link's role number goes up
 //!   and a new driver is spawned, which another worker runs; the old one sees the new number when
 //!   its handler returns, answers its call and ends. The method starts over with its streak.
+//! * A handler in a task of its own is looked after in the same way. If it stays, the runtime is given a task
+//!   without work: tokio's worker that waits for sockets may be the one that the handler stays on, and
+//!   tokio has another one wait for them only once that one has had something to do.
 //! * A caller's thread that has come in (`crate::domain`) is nobody's reader: its polls are measured,
 //!   and a method that takes a millisecond starts over.
 //! * On a current-thread runtime there is no other thread to transfer the role to: a handler that
@@ -21,7 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::lock::lock;
-use partywall_abi::sync::{AtomicU32, AtomicU64, Ordering};
+use partywall_abi::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use partywall_shm::reactor::Ticker;
 
 /// Short first polls in a row that make a method one to run inline.
@@ -55,15 +58,17 @@ impl History {
     }
 }
 
-/// Something whose reader's role can be given to another task.
+/// Something whose handlers other threads go on beside.
 pub(crate) trait HandOn: Send + Sync {
-    fn hand_on(self: Arc<Self>);
+    /// A handler stays on its thread, which reads the link or only runs the handler's task.
+    fn hand_on(self: Arc<Self>, reads: bool);
 }
 
-/// One thread that runs handlers inline. `seq` is odd while it is in one.
+/// One thread that runs handlers. `seq` is odd while it is in one.
 #[derive(Default)]
 struct Slot {
     seq: AtomicU64,
+    reads: AtomicBool,
     who: Mutex<Option<Weak<dyn HandOn>>>,
 }
 
@@ -81,12 +86,12 @@ thread_local! {
     static OWN: RefCell<Option<(Arc<Slot>, usize)>> = const { RefCell::new(None) };
 }
 
-/// Marks this thread as running a handler of `link` inline, while it lives.
+/// Marks this thread as running a handler of `link`, while it lives.
 pub(crate) struct Inside(Arc<Slot>);
 
 impl Inside {
-    /// `None` when there can be no monitor; then nothing may run inline.
-    pub(crate) fn enter(link: &Arc<impl HandOn + 'static>) -> Option<Self> {
+    /// `None` when there can be no monitor; then nothing may run inline. `reads`: the thread reads the link.
+    pub(crate) fn enter(link: &Arc<impl HandOn + 'static>, reads: bool) -> Option<Self> {
         let ticker = MONITOR.ticker()?;
         let address = Arc::as_ptr(link).addr();
         let slot = OWN.with_borrow_mut(|own| {
@@ -98,6 +103,7 @@ impl Inside {
             }
             Arc::clone(slot)
         });
+        slot.reads.store(reads, Ordering::Relaxed);
         slot.seq.fetch_add(1, Ordering::Release);
         ticker.kick();
         Some(Self(slot))
@@ -139,13 +145,18 @@ impl Monitor {
                 change = true;
             } else if seq % 2 == 1 && seq != *relieved {
                 *relieved = seq;
-                overdue.extend(lock(&slot.who).clone());
+                let reads = slot.reads.load(Ordering::Relaxed);
+                overdue.extend(lock(&slot.who).clone().map(|who| (who, reads)));
             }
             *seen = seq;
             true
         });
         drop(slots);
-        overdue.iter().filter_map(Weak::upgrade).for_each(HandOn::hand_on);
+        for (who, reads) in overdue {
+            if let Some(who) = who.upgrade() {
+                who.hand_on(reads);
+            }
+        }
         if change {
             self.quiet.store(0, Ordering::Relaxed);
             return true;
@@ -161,7 +172,7 @@ mod tests {
 
     struct Count(AtomicU32);
     impl HandOn for Count {
-        fn hand_on(self: Arc<Self>) {
+        fn hand_on(self: Arc<Self>, _: bool) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -172,14 +183,14 @@ mod tests {
         let mut stayed = 0;
         for _ in 0..1000 {
             let start = Instant::now();
-            drop(Inside::enter(&link).unwrap());
+            drop(Inside::enter(&link, true).unwrap());
             // Others may have had the CPU meanwhile.
             stayed += u32::from(start.elapsed() > SHORT);
         }
         let noticed = link.0.swap(0, Ordering::SeqCst);
         assert!(noticed <= stayed, "{noticed} of {stayed} that stayed");
         let start = Instant::now();
-        let inside = Inside::enter(&link).unwrap();
+        let inside = Inside::enter(&link, true).unwrap();
         while link.0.load(Ordering::SeqCst) == 0 {
             assert!(start.elapsed() < Duration::from_millis(500), "never noticed");
             std::hint::spin_loop();

@@ -11,6 +11,7 @@ use partywall_call::Key;
 use tokio::time::Sleep;
 use tonic::{Code, Status};
 
+use super::inline::Inside;
 use super::{Dispatch, Method, Service};
 use crate::link::sender::{SendError, Sender};
 use crate::status;
@@ -65,8 +66,11 @@ impl<D: Dispatch> Future for Task<D> {
                     // Only the polls that are made in a task are measured: see `inline`.
                     let start = (this.first && this.spawned).then(Instant::now);
                     this.first = false;
+                    let beside = this.spawned && this.service.hands_on;
+                    let inside = beside.then(|| Inside::enter(&this.service, false));
                     let polled =
                         std::panic::catch_unwind(AssertUnwindSafe(|| Pin::new(handler).poll(cx)));
+                    drop(inside);
                     if let Some(start) = start {
                         this.method.history.first_poll_took(start.elapsed());
                     }
