@@ -18,6 +18,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-shm", &["partywall-abi"]),
     ("partywall-guest", &["partywall-abi"]),
     ("partywall-domain", &["partywall-abi"]),
+    ("partywall-fn", &[]),
+    ("partywall-functions", &["partywall-fn", "partywall-shm", "partywall-abi"]),
     ("partywall-coordinator", &["partywall-shm", "partywall-abi"]),
     ("partywall", &["partywall-shm", "partywall-call", "partywall-guest", "partywall-abi"]),
     (
@@ -60,6 +62,7 @@ const FORBIDDEN_OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("partywall-call", &["http", "tonic"], "the protocol of calls knows no HTTP"),
     ("partywall-guest", ASYNC, "a call gate has no runtime behind it"),
     ("partywall-guest", &["object", "rustix"], "loading programs is the launcher's work"),
+    ("partywall-functions", ASYNC, "dispatcher and workers have no runtime behind them"),
     ("partywall-domain", ASYNC, "a call gate has no runtime behind it"),
     ("partywall-domain", &["tonic", "prost"], "domain knows no RPC"),
 ];

@@ -1,0 +1,15 @@
+//! The function runtime: small Rust functions that start in microseconds, in workers that they share.
+//!
+//! ```text
+//! source --[source: tokens]--> [build: rustc, sandboxed] --> object --[verify]--> Image
+//! ```
+//!
+//! Each step takes what came before as hostile. The language keeps a function from what is not its own; the
+//! verifier, the worker's filter of system calls and its process are there for what the language lets
+//! through.
+
+pub mod builder;
+pub mod image;
+pub mod sandbox;
+pub mod source;
+pub mod verify;
