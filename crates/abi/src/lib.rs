@@ -17,6 +17,7 @@ pub mod codec;
 pub mod control;
 pub mod domain;
 pub mod frame;
+pub mod function;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;

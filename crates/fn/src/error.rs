@@ -68,7 +68,7 @@ impl Code {
 pub struct Error {
     /// The code that the caller sees.
     pub code: Code,
-    /// The text that the caller sees; what is over [`crate::frame::MESSAGE_BYTES`] is cut off.
+    /// The text that the caller sees; what is over [`crate::cell::MESSAGE_BYTES`] is cut off.
     pub message: String,
 }
 

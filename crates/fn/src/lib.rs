@@ -16,20 +16,20 @@
 //!
 //! ```text
 //! worker                                   function
-//!   writes a Frame, enters ------------->    rt::run: Request from the Frame, handle()
-//!   <------------------------------------    writes the reply's place into the Frame, returns
+//!   writes a Header, enters ------------->    rt::run: Request from the Header, handle()
+//!   <------------------------------------    writes the reply's place into the Header, returns
 //!   <------------------------------------    or leaves at once: panic, no memory left
 //! ```
 //!
-//! The worker believes nothing of what a function has written ([`frame`]).
+//! The worker believes nothing of what a function has written ([`header`]).
 
 #![no_std]
 
 extern crate alloc;
 
+pub mod cell;
 pub mod clock;
 mod error;
-pub mod frame;
 pub mod log;
 pub mod random;
 mod request;

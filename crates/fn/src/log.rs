@@ -1,6 +1,6 @@
 //! Lines of a function's log, which `partywall fn logs` shows with the number of the call.
 //!
-//! A line is written into the call's own memory. A call has [`crate::frame::LOG_BYTES`] for its lines; what
+//! A line is written into the call's own memory. A call has [`crate::cell::LOG_BYTES`] for its lines; what
 //! finds no room is counted.
 
 #[doc(hidden)]

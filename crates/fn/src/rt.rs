@@ -1,10 +1,10 @@
-#![allow(unsafe_code, reason = "what is beneath safe functions: the frame, the heap, the way out")]
+#![allow(unsafe_code, reason = "what is beneath safe functions: the header, the heap, the way out")]
 //! What the builder's shim calls: a function's way in and out, and its heap.
 //!
 //! The heap never gives memory back before the call ends. A block of up to [`SMALL`] bytes has one of
-//! [`CLASSES`](crate::frame::CLASSES) sizes, two for each power of two from 32 on, and a free one waits in
+//! [`CLASSES`](crate::cell::CLASSES) sizes, two for each power of two from 32 on, and a free one waits in
 //! the list of its size. A longer one is a number of pages, and a free one is taken by the first request that
-//! fits. The last block grows and shrinks where it is. The heap's state is in the [`Frame`], where zeros are
+//! fits. The last block grows and shrinks where it is. The heap's state is in the [`Header`], where zeros are
 //! an empty heap.
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -13,8 +13,8 @@ use core::mem::ManuallyDrop;
 use core::panic::PanicInfo;
 
 #[cfg(partywall_function)]
-use crate::frame::CONTEXT_BYTES;
-use crate::frame::{Frame, MESSAGE_BYTES, Outward, Place, status};
+use crate::cell::CELL_BYTES;
+use crate::cell::{Header, MESSAGE_BYTES, Outward, Span, status};
 use crate::{Error, Reply, Request};
 
 /// The longest small block, in bytes.
@@ -27,7 +27,7 @@ const GRAIN: usize = 16;
 // The worker has them at fixed places; the store binds an image to them.
 #[cfg(partywall_function)]
 unsafe extern "C" {
-    /// Ends the function here, as its frame says.
+    /// Ends the function here, as its header says.
     safe fn partywall_leave() -> !;
     /// Calls a service, and comes back with the answer.
     fn partywall_call(outward: *mut Outward);
@@ -36,87 +36,87 @@ unsafe extern "C" {
 }
 
 #[cfg(not(partywall_function))]
-use elsewhere::{frame, partywall_call, partywall_leave, partywall_random};
+use elsewhere::{header, partywall_call, partywall_leave, partywall_random};
 
 /// In any other program there is no worker.
 #[cfg(not(partywall_function))]
 mod elsewhere {
-    use super::{Frame, Outward};
+    use super::{Header, Outward};
 
-    pub(super) fn frame() -> *mut Frame {
+    pub(super) fn header() -> *mut Header {
         panic!("this is for functions alone: `partywall fn test` runs one")
     }
 
     pub(super) fn partywall_leave() -> ! {
-        frame();
+        header();
         unreachable!()
     }
 
     pub(super) unsafe fn partywall_call(_: *mut Outward) {
-        frame();
+        header();
     }
 
     pub(super) unsafe fn partywall_random(_: *mut u8, _: usize) {
-        frame();
+        header();
     }
 }
 
-/// The frame of the running call.
+/// The header of the running call.
 #[cfg(partywall_function)]
 #[inline(always)]
-fn frame() -> *mut Frame {
+fn header() -> *mut Header {
     let stack: usize;
     // SAFETY: reads a register.
     unsafe {
         core::arch::asm!("mov {}, rsp", out(reg) stack, options(nomem, nostack, preserves_flags));
     }
-    (stack & !(CONTEXT_BYTES - 1)) as *mut Frame
+    (stack & !(CELL_BYTES - 1)) as *mut Header
 }
 
 /// Runs a function: its shim's entry.
 ///
 /// # Safety
-/// The caller has entered on the stack of a context whose frame its worker has written.
+/// The caller has entered on the stack of a cell whose header its worker has written.
 #[inline(always)]
 pub unsafe fn run(handle: impl FnOnce(Request<'_>) -> Reply) {
-    let frame = frame();
-    // SAFETY: by the contract, the frame is there, and nobody else uses it meanwhile.
-    let Frame { id, body, parameters, .. } = unsafe { &*frame };
+    let header = header();
+    // SAFETY: by the contract, the header is there, and nobody else uses it meanwhile.
+    let Header { id, body, parameters, .. } = unsafe { &*header };
     // SAFETY: the worker has written these bytes, which nobody changes.
     let body = unsafe { bytes(*body) };
     // SAFETY: as above.
     let parameters = unsafe { bytes(*parameters) };
-    // Its bytes are the worker's when it has returned, and gone with the context.
+    // Its bytes are the worker's when it has returned, and gone with the cell.
     let ended = ManuallyDrop::new(handle(Request::new(*id, body, parameters)));
     let (status, code, reply) = match &*ended {
-        Ok(reply) => (status::REPLY, 0, place(reply)),
+        Ok(reply) => (status::REPLY, 0, span(reply)),
         Err(Error { code, message }) => {
             let text = message.as_bytes();
-            (status::ERROR, *code as u32, place(&text[..text.len().min(MESSAGE_BYTES)]))
+            (status::ERROR, *code as u32, span(&text[..text.len().min(MESSAGE_BYTES)]))
         }
     };
-    // SAFETY: as above; no reference to the frame lives.
-    let frame = unsafe { &mut *frame };
-    (frame.code, frame.reply) = (code, reply);
-    frame.status = status;
+    // SAFETY: as above; no reference to the header lives.
+    let header = unsafe { &mut *header };
+    (header.code, header.reply) = (code, reply);
+    header.status = status;
 }
 
 /// The end of a function that has panicked: its shim's panic handler.
 #[cold]
 pub fn panicked(info: &PanicInfo<'_>) -> ! {
-    // SAFETY: a function panics on its own stack, and nothing of the frame is borrowed across a panic.
-    let frame = unsafe { &mut *frame() };
-    frame.status = status::PANIC;
-    if frame.wanted != 0 {
-        frame.status = status::MEMORY;
+    // SAFETY: a function panics on its own stack, and nothing of the header is borrowed across a panic.
+    let header = unsafe { &mut *header() };
+    header.status = status::PANIC;
+    if header.wanted != 0 {
+        header.status = status::MEMORY;
     }
-    let mut text = Text { to: &mut frame.message, length: 0 };
+    let mut text = Text { to: &mut header.message, length: 0 };
     let _full = match info.location() {
         Some(at) => write!(text, "{} at {}:{}", info.message(), at.file(), at.line()),
         None => write!(text, "{}", info.message()),
     };
     let length = text.length;
-    frame.reply = place(&frame.message[..length]);
+    header.reply = span(&header.message[..length]);
     partywall_leave()
 }
 
@@ -136,18 +136,22 @@ impl core::fmt::Write for Text<'_> {
     }
 }
 
-/// Calls a service; the frame's heap has the answer.
+/// Calls a service; the header's heap has the answer.
 pub(crate) fn call(service: &str, method: &str, body: &[u8]) -> (u32, &'static [u8]) {
+    // The worker reads nothing that is outside the cell, as constants are.
+    let message = [service.as_bytes(), method.as_bytes(), body].concat();
     let mut outward = Outward {
-        service: place(service.as_bytes()),
-        method: place(method.as_bytes()),
-        body: place(body),
+        message: span(&message),
+        service: service.len() as u32,
+        method: method.len() as u32,
+        reply: Span::default(),
         code: 0,
         reserved: 0,
-        reply: Place::default(),
     };
-    // SAFETY: the places are borrowed until it comes back.
+    // SAFETY: the message is borrowed until it comes back.
     unsafe { partywall_call(&raw mut outward) };
+    // The worker has written it behind the compiler's back.
+    let outward = core::hint::black_box(&mut outward);
     // SAFETY: the worker has put it on the heap, where it stays until the call ends.
     (outward.code, unsafe { bytes(outward.reply) })
 }
@@ -161,7 +165,7 @@ pub(crate) fn random(to: &mut [u8]) {
 /// A field of the clock's page.
 pub(crate) fn clock(word: usize) -> u64 {
     // SAFETY: as in `run`.
-    let page = unsafe { (*frame()).clock } as *const u64;
+    let page = unsafe { (*header()).clock } as *const u64;
     // SAFETY: the page has as many words, which another process writes, each at once.
     unsafe { page.wrapping_add(word).read_volatile() }
 }
@@ -174,37 +178,37 @@ pub(crate) fn ticks() -> u64 {
 
 /// Writes a line of the log, or counts it where there is no room.
 pub(crate) fn log(line: core::fmt::Arguments<'_>) {
-    use crate::frame::{LOG, LOG_BYTES};
-    let frame = frame();
-    let log = frame.cast::<u8>().wrapping_add(LOG);
-    // SAFETY: as in `run`; it is beside the frame.
+    use crate::cell::{LOG, LOG_BYTES};
+    let header = header();
+    let log = header.cast::<u8>().wrapping_add(LOG);
+    // SAFETY: as in `run`; it is beside the header.
     let log = unsafe { core::slice::from_raw_parts_mut(log, LOG_BYTES) };
     // SAFETY: as in `run`.
-    let frame = unsafe { &mut *frame };
-    let begin = frame.log_bytes as usize;
+    let header = unsafe { &mut *header };
+    let begin = header.log_bytes as usize;
     let Some(room) = log.get_mut(begin..).filter(|room| room.len() > 4) else {
-        frame.log_lost += 1;
+        header.log_lost += 1;
         return;
     };
     let (length, to) = room.split_at_mut(4);
     let mut text = Text { to, length: 0 };
     let _full = text.write_fmt(line);
     length.copy_from_slice(&(text.length as u32).to_le_bytes());
-    frame.log_bytes = (begin + 4 + text.length) as u64;
+    header.log_bytes = (begin + 4 + text.length) as u64;
 }
 
-fn place(bytes: &[u8]) -> Place {
-    Place { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
+fn span(bytes: &[u8]) -> Span {
+    Span { address: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
 }
 
 /// # Safety
-/// The worker has written the place, and nobody changes its bytes.
-unsafe fn bytes<'a>(place: Place) -> &'a [u8] {
-    if place.bytes == 0 {
+/// The worker has written the span, and nobody changes its bytes.
+unsafe fn bytes<'a>(span: Span) -> &'a [u8] {
+    if span.bytes == 0 {
         return &[];
     }
     // SAFETY: by the contract.
-    unsafe { core::slice::from_raw_parts(place.address as *const u8, place.bytes as usize) }
+    unsafe { core::slice::from_raw_parts(span.address as *const u8, span.bytes as usize) }
 }
 
 /// The heap of the running call.
@@ -234,45 +238,45 @@ fn class(bytes: usize) -> (usize, Option<usize>) {
 }
 
 impl Heap {
-    fn take(frame: &mut Frame, bytes: usize, align: usize) -> *mut u8 {
+    fn take(header: &mut Header, bytes: usize, align: usize) -> *mut u8 {
         let (bytes, list) = class(bytes);
         if align <= GRAIN {
             let free = match list {
-                Some(list) => Self::take_small(frame, list),
-                None => Self::take_large(frame, bytes),
+                Some(list) => Self::take_small(header, list),
+                None => Self::take_large(header, bytes),
             };
             if let Some(free) = free {
                 return free;
             }
         }
         let align = align.max(GRAIN) as u64;
-        let at = frame.heap_next.next_multiple_of(align);
+        let at = header.heap_next.next_multiple_of(align);
         match at.checked_add(bytes as u64) {
-            Some(end) if end <= frame.heap_end => {
-                frame.heap_next = end;
+            Some(end) if end <= header.heap_end => {
+                Self::go_to(header, end);
                 at as *mut u8
             }
             _ => {
-                frame.wanted = bytes as u64;
+                header.wanted = bytes as u64;
                 core::ptr::null_mut()
             }
         }
     }
 
-    fn take_small(frame: &mut Frame, list: usize) -> Option<*mut u8> {
-        let free = *frame.free.get(list)? as *mut u64;
+    fn take_small(header: &mut Header, list: usize) -> Option<*mut u8> {
+        let free = *header.free.get(list)? as *mut u64;
         if free.is_null() {
             return None;
         }
         // SAFETY: a free block begins with the address of the next one.
-        frame.free[list] = unsafe { free.read() };
+        header.free[list] = unsafe { free.read() };
         Some(free.cast())
     }
 
-    fn take_large(frame: &mut Frame, bytes: usize) -> Option<*mut u8> {
-        let mut from = &raw mut frame.free_large;
+    fn take_large(header: &mut Header, bytes: usize) -> Option<*mut u8> {
+        let mut from = &raw mut header.free_large;
         loop {
-            // SAFETY: it is the frame's field or that of a free block.
+            // SAFETY: it is the header's field or that of a free block.
             let block = unsafe { from.read() } as *mut Large;
             if block.is_null() {
                 return None;
@@ -289,10 +293,10 @@ impl Heap {
         }
     }
 
-    fn give(frame: &mut Frame, block: *mut u8, bytes: usize, align: usize) {
+    fn give(header: &mut Header, block: *mut u8, bytes: usize, align: usize) {
         let (bytes, list) = class(bytes);
-        if block as u64 + bytes as u64 == frame.heap_next {
-            frame.heap_next = block as u64;
+        if block as u64 + bytes as u64 == header.heap_next {
+            header.heap_next = block as u64;
             return;
         }
         if align > GRAIN {
@@ -301,59 +305,64 @@ impl Heap {
         match list {
             Some(list) => {
                 // SAFETY: the block is free, and has room for a word.
-                unsafe { block.cast::<u64>().write(frame.free[list]) };
-                frame.free[list] = block as u64;
+                unsafe { block.cast::<u64>().write(header.free[list]) };
+                header.free[list] = block as u64;
             }
             None => {
-                let free = Large { next: frame.free_large, bytes: bytes as u64 };
+                let free = Large { next: header.free_large, bytes: bytes as u64 };
                 // SAFETY: the block is free, and has room for two words.
                 unsafe { block.cast::<Large>().write(free) };
-                frame.free_large = block as u64;
+                header.free_large = block as u64;
             }
         }
     }
 
     /// Whether a block can have another length where it is.
-    fn resize(frame: &mut Frame, block: *mut u8, old: usize, new: usize) -> bool {
+    fn resize(header: &mut Header, block: *mut u8, old: usize, new: usize) -> bool {
         let (old, new) = (class(old).0, class(new).0);
         if old == new {
             return true;
         }
         let end = block as u64 + new as u64;
-        let last = block as u64 + old as u64 == frame.heap_next && end <= frame.heap_end;
+        let last = block as u64 + old as u64 == header.heap_next && end <= header.heap_end;
         if last {
-            frame.heap_next = end;
+            Self::go_to(header, end);
         }
         last
     }
+
+    fn go_to(header: &mut Header, end: u64) {
+        header.heap_next = end;
+        header.heap_used = header.heap_used.max(end);
+    }
 }
 
-// SAFETY: blocks come from the context's heap and overlap no other that is in use.
+// SAFETY: blocks come from the cell's heap and overlap no other that is in use.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: a function runs on its own stack; no other reference to the frame lives in here.
-        let frame = unsafe { &mut *frame() };
-        Self::take(frame, layout.size(), layout.align())
+        // SAFETY: a function runs on its own stack; no other reference to the header lives in here.
+        let header = unsafe { &mut *header() };
+        Self::take(header, layout.size(), layout.align())
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: as above.
-        let frame = unsafe { &mut *frame() };
-        Self::give(frame, block, layout.size(), layout.align());
+        let header = unsafe { &mut *header() };
+        Self::give(header, block, layout.size(), layout.align());
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         // SAFETY: as above.
-        let frame = unsafe { &mut *frame() };
-        if Self::resize(frame, block, layout.size(), bytes) {
+        let header = unsafe { &mut *header() };
+        if Self::resize(header, block, layout.size(), bytes) {
             return block;
         }
-        let new = Self::take(frame, bytes, layout.align());
+        let new = Self::take(header, bytes, layout.align());
         if !new.is_null() {
             let kept = layout.size().min(bytes);
             // SAFETY: both have as many bytes, and are different blocks.
             unsafe { core::ptr::copy_nonoverlapping(block, new, kept) };
-            Self::give(frame, block, layout.size(), layout.align());
+            Self::give(header, block, layout.size(), layout.align());
         }
         new
     }
@@ -362,7 +371,7 @@ unsafe impl GlobalAlloc for Heap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::CLASSES;
+    use crate::cell::CLASSES;
 
     extern crate std;
     use std::vec;
@@ -385,18 +394,19 @@ mod tests {
     }
 
     /// A heap of so many bytes.
-    fn heap(bytes: usize) -> (Vec<u128>, Frame) {
+    fn heap(bytes: usize) -> (Vec<u128>, Header) {
         let memory = vec![0_u128; bytes / 16];
         let begin = memory.as_ptr() as u64;
         // SAFETY: all fields are numbers.
-        let mut frame: Frame = unsafe { core::mem::zeroed() };
-        (frame.heap_next, frame.heap_end) = (begin, begin + bytes as u64);
-        (memory, frame)
+        let mut header: Header = unsafe { core::mem::zeroed() };
+        (header.heap_next, header.heap_used) = (begin, begin);
+        header.heap_end = begin + bytes as u64;
+        (memory, header)
     }
 
     #[test]
     fn blocks_never_overlap_and_free_ones_are_used_again() {
-        let (memory, mut frame) = heap(4 << 20);
+        let (memory, mut header) = heap(4 << 20);
         let begin = memory.as_ptr() as u64;
         let mut seed = 7_u64;
         let mut random = move |below: u64| {
@@ -408,7 +418,7 @@ mod tests {
             if live.len() < 60 && random(2) == 0 {
                 let bytes = 1 + random(if step % 50 == 0 { 200_000 } else { 2000 }) as usize;
                 let align = 1 << random(8);
-                let block = Heap::take(&mut frame, bytes, align);
+                let block = Heap::take(&mut header, bytes, align);
                 if block.is_null() {
                     continue;
                 }
@@ -424,39 +434,40 @@ mod tests {
                 live.push((block, bytes, align));
             } else if !live.is_empty() {
                 let (block, bytes, align) = live.swap_remove(random(live.len() as u64) as usize);
-                Heap::give(&mut frame, block, bytes, align);
+                Heap::give(&mut header, block, bytes, align);
             }
-            assert!(begin <= frame.heap_next && frame.heap_next <= frame.heap_end);
+            assert!(begin <= header.heap_next && header.heap_next <= header.heap_used);
+            assert!(header.heap_used <= header.heap_end);
         }
     }
 
     #[test]
     fn what_is_allocated_and_freed_in_a_loop_takes_no_more_memory() {
-        let (_memory, mut frame) = heap(1 << 20);
+        let (_memory, mut header) = heap(1 << 20);
         for bytes in [1, 100, 5000, SMALL, SMALL + 1] {
-            let first = Heap::take(&mut frame, bytes, 8);
-            let _last = Heap::take(&mut frame, 1, 8);
-            Heap::give(&mut frame, first, bytes, 8);
-            let next = frame.heap_next;
+            let first = Heap::take(&mut header, bytes, 8);
+            let _last = Heap::take(&mut header, 1, 8);
+            Heap::give(&mut header, first, bytes, 8);
+            let next = header.heap_next;
             for _ in 0..1000 {
-                let block = Heap::take(&mut frame, bytes, 8);
+                let block = Heap::take(&mut header, bytes, 8);
                 assert_eq!(block, first);
-                Heap::give(&mut frame, block, bytes, 8);
+                Heap::give(&mut header, block, bytes, 8);
             }
-            assert_eq!(frame.heap_next, next);
+            assert_eq!(header.heap_next, next);
         }
     }
 
     #[test]
     fn the_last_block_grows_in_place_up_to_the_heaps_end() {
-        let (_memory, mut frame) = heap(1 << 20);
-        let block = Heap::take(&mut frame, 10, 1);
-        assert!(Heap::resize(&mut frame, block, 10, 500_000));
-        assert!(Heap::resize(&mut frame, block, 500_000, 100));
-        assert!(!Heap::resize(&mut frame, block, 100, 2 << 20));
-        let _other = Heap::take(&mut frame, 1, 1);
-        assert!(!Heap::resize(&mut frame, block, 100, 200));
-        assert!(Heap::take(&mut frame, 1 << 20, 1).is_null());
-        assert_eq!(frame.wanted, 1 << 20);
+        let (_memory, mut header) = heap(1 << 20);
+        let block = Heap::take(&mut header, 10, 1);
+        assert!(Heap::resize(&mut header, block, 10, 500_000));
+        assert!(Heap::resize(&mut header, block, 500_000, 100));
+        assert!(!Heap::resize(&mut header, block, 100, 2 << 20));
+        let _other = Heap::take(&mut header, 1, 1);
+        assert!(!Heap::resize(&mut header, block, 100, 200));
+        assert!(Heap::take(&mut header, 1 << 20, 1).is_null());
+        assert_eq!(header.wanted, 1 << 20);
     }
 }

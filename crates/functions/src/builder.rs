@@ -43,7 +43,7 @@ const CRATE: [(&str, &str); 9] = [
     ("lib.rs", include_str!("../../fn/src/lib.rs")),
     ("clock.rs", include_str!("../../fn/src/clock.rs")),
     ("error.rs", include_str!("../../fn/src/error.rs")),
-    ("frame.rs", include_str!("../../fn/src/frame.rs")),
+    ("cell.rs", include_str!("../../fn/src/cell.rs")),
     ("log.rs", include_str!("../../fn/src/log.rs")),
     ("random.rs", include_str!("../../fn/src/random.rs")),
     ("request.rs", include_str!("../../fn/src/request.rs")),

@@ -1,7 +1,7 @@
 //! The image of a function: what a worker maps, and nothing else.
 //!
 //! ```text
-//! addresses, from the image's place       bytes of the packed form
+//! addresses, from the image's begin       bytes of the packed form
 //! 0           code        r-x             Header, then code, constants, data, bindings
 //! CONSTANTS   constants   r--
 //! DATA        data, zeros rw-
@@ -18,9 +18,9 @@
 
 use std::fmt;
 
-/// Where constants are, from the image's place, in bytes.
+/// Where constants are, from the image's begin, in bytes.
 pub const CONSTANTS: u32 = 512 << 20;
-/// Where data are, from the image's place, in bytes.
+/// Where data are, from the image's begin, in bytes.
 pub const DATA: u32 = 1 << 30;
 /// The most bytes of code, and of constants.
 pub const PART_BYTES: u32 = 4 << 20;
@@ -73,7 +73,7 @@ pub enum Target {
 /// A word that holds an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
-    /// Where the word is, from the image's place; in constants or data.
+    /// Where the word is, from the image's begin; in constants or data.
     pub word: u32,
     /// What it holds.
     pub target: Target,
@@ -149,7 +149,7 @@ pub enum ImageError {
     Outside {
         /// What.
         what: &'static str,
-        /// Where, from the image's place.
+        /// Where, from the image's begin.
         address: u32,
         /// Where it would have to be.
         part: &'static str,
@@ -159,7 +159,7 @@ pub enum ImageError {
     Forbidden {
         /// Which.
         instruction: Forbidden,
-        /// Where, from the image's place.
+        /// Where, from the image's begin.
         offset: u32,
     },
 }

@@ -9,7 +9,11 @@
 //! through.
 
 pub mod builder;
+pub mod dispatcher;
 pub mod image;
+pub mod layout;
 pub mod sandbox;
 pub mod source;
+pub mod store;
 pub mod verify;
+pub mod worker;

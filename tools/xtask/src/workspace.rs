@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::command::Cmd;
 
 /// Packages with loom models.
-pub(crate) const LOOM: &[&str] = &["partywall-shm", "partywall-domain"];
+pub(crate) const LOOM: &[&str] = &["partywall-abi", "partywall-shm", "partywall-domain"];
 
 /// The workspace this program was started in.
 pub(crate) struct Workspace {

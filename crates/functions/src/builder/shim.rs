@@ -14,7 +14,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn partywall_entry() {
-    // SAFETY: the worker enters here, on a context's stack.
+    // SAFETY: the worker enters here, on a cell's stack.
     unsafe { partywall_fn::rt::run(function::partywall_handle) }
 }
 

@@ -17,7 +17,7 @@ use crate::{apt, built};
 pub(super) const REPEAT: &str = "PARTYWALL_TRIALS=quick cargo test --workspace --no-fail-fast";
 
 pub(super) const REPEAT_LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test --release \
-     --target-dir target/loom -p partywall-shm -p partywall-domain --lib loom_";
+     --target-dir target/loom -p partywall-abi -p partywall-shm -p partywall-domain --lib loom_";
 
 /// Arguments of each `cargo test` of the tests step. A run that needs features of its own is one
 /// more line, for example `&["-p", "partywall-shm", "--features", "failpoints"]`.

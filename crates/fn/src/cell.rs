@@ -1,10 +1,10 @@
 //! The memory of a call, which its worker and its function share.
 //!
-//! Each call has a *context*: [`CONTEXT_BYTES`] of addresses that begin at a multiple of that, so that a
-//! function finds its [`Frame`] by its stack pointer.
+//! Each call has a *cell*: [`CELL_BYTES`] of addresses that begin at a multiple of that, so that a
+//! function finds its [`Header`] by its stack pointer.
 //!
 //! ```text
-//! 0            Frame
+//! 0            Header
 //! LOG          log lines
 //! HEAP         the request and its parameters, then what the function allocates, up to heap_end
 //!              (no memory)
@@ -16,20 +16,20 @@
 //! | worker | all | before the function is entered; what it does not name is 0 |
 //! | function | `status` and all after it | until it has returned |
 //!
-//! A context holds zeros when a function is entered, but for what the worker has written. A function may have
-//! written anything, anywhere in its context: the worker reads each field once, when the function has ended,
-//! and takes no length or address that leads out of the context.
+//! A cell holds zeros when a function is entered, but for what the worker has written. A function may have
+//! written anything, anywhere in its cell: the worker reads each field once, when the function has ended,
+//! and takes no length or address that leads out of the cell.
 
-/// The addresses of a context, and what its first one is a multiple of.
-pub const CONTEXT_BYTES: usize = 32 << 20;
-/// Where log lines are, from the context's first byte.
+/// The addresses of a cell, and what its first one is a multiple of.
+pub const CELL_BYTES: usize = 32 << 20;
+/// Where log lines are, from the cell's first byte.
 pub const LOG: usize = 4 << 10;
 /// The most bytes of log lines of a call, with their lengths.
 pub const LOG_BYTES: usize = 4 << 10;
-/// Where the heap is, from the context's first byte.
+/// Where the heap is, from the cell's first byte.
 pub const HEAP: usize = LOG + LOG_BYTES;
-/// The end of the stack, from the context's first byte.
-pub const STACK_TOP: usize = CONTEXT_BYTES - (1 << 20);
+/// The end of the stack, from the cell's first byte.
+pub const STACK_TOP: usize = CELL_BYTES - (1 << 20);
 /// The most bytes of an error's text, or of a panic's.
 pub const MESSAGE_BYTES: usize = 512;
 /// How many sizes of small blocks the heap keeps apart.
@@ -49,26 +49,26 @@ pub mod status {
     pub const MEMORY: u32 = 4;
 }
 
-/// A place in the context: an address and a length, in bytes.
+/// Bytes in the cell: an address and a length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Place {
+pub struct Span {
     /// Its first byte.
     pub address: u64,
     /// Its length in bytes.
     pub bytes: u64,
 }
 
-/// The first bytes of a context.
+/// The first bytes of a cell.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub struct Frame {
+pub struct Header {
     /// The number of the call.
     pub id: u64,
     /// The request's bytes.
-    pub body: Place,
+    pub body: Span,
     /// The block of parameters and secrets.
-    pub parameters: Place,
+    pub parameters: Span,
     /// The page of [`crate::clock`], which is read-only.
     pub clock: u64,
     /// Where the heap ends.
@@ -79,13 +79,15 @@ pub struct Frame {
     /// The code of an error.
     pub code: u32,
     /// The reply, or an error's text.
-    pub reply: Place,
+    pub reply: Span,
     /// The bytes of the log that are written.
     pub log_bytes: u64,
     /// The log lines that found no room.
     pub log_lost: u64,
-    /// Where the heap goes on: all beyond it is untouched.
+    /// Where the heap goes on.
     pub heap_next: u64,
+    /// The furthest that it has gone: all beyond it is untouched.
+    pub heap_used: u64,
     /// The bytes that the heap did not have, or 0.
     pub wanted: u64,
     /// Free blocks of each size, as lists.
@@ -96,22 +98,25 @@ pub struct Frame {
     pub message: [u8; MESSAGE_BYTES],
 }
 
-const _: () = assert!(size_of::<Frame>() <= LOG);
+const _: () = assert!(size_of::<Header>() <= LOG);
 
-/// What a function says when it calls a service, by [`crate::service::call`].
+/// What a function says when it calls a service, by [`crate::service::call`]. It is in the cell, and so is
+/// all that it says.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Outward {
-    /// The service's name.
-    pub service: Place,
-    /// The method's path.
-    pub method: Place,
-    /// The request's bytes.
-    pub body: Place,
+    /// The service's name, the method's path and the request, one behind the other.
+    pub message: Span,
+    /// The bytes of the name.
+    pub service: u32,
+    /// The bytes of the path.
+    pub method: u32,
+    /// The worker writes it: where the reply is, or the status's text.
+    pub reply: Span,
     /// The worker writes it: 0, or the status code.
     pub code: u32,
     /// Nothing.
     pub reserved: u32,
-    /// The worker writes it: where the reply is, or the status's text.
-    pub reply: Place,
 }
+
+const _: () = assert!(size_of::<Outward>() == 48);

@@ -1,0 +1,9 @@
+//! A worker of functions, for tests.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let argument = std::env::args().next_back().unwrap_or_default();
+    eprintln!("{}", partywall_functions::worker::main(&argument));
+    ExitCode::FAILURE
+}

@@ -1,0 +1,395 @@
+#![allow(unsafe_code, reason = "maps memory at fixed addresses, and enters functions in it")]
+//! A worker: a process that runs functions, one at a time, as its dispatcher submits them.
+//!
+//! ```text
+//! main: maps all there is -> handlers -> filter -> loop { take a submission, enter, complete, clean }
+//! ```
+//!
+//! A function is entered on the stack of its cell ([`enter`]) and comes out by returning, by leaving, by a
+//! signal, or waiting for a service. The worker then reads the cell's header once, with no trust in it,
+//! writes the completion, and cleans: the header, the log and the heap as far as they were used, the stack of
+//! cell 0, and the image's data. Cleaning comes after the completion, so that nobody waits for it but the
+//! next function.
+//!
+//! Nothing of a function's is in the worker's hands while it runs: no lock, no reference, no memory.
+
+mod enter;
+mod handlers;
+mod shut;
+
+use std::io;
+use std::ptr;
+
+use partywall_abi::function::{
+    Completion, End, GRAIN, Input, Line, Ring, SHORT, Short, Submission, Task,
+};
+use partywall_abi::sync::{Ordering, fence};
+use partywall_fn::cell::{HEAP, Header, LOG, LOG_BYTES, MESSAGE_BYTES, Outward, Span, status};
+
+use crate::layout::{CELLS, Cell, LIGHT_STACK, Layout};
+use crate::store::Data;
+
+pub(crate) use handlers::STOP;
+pub use shut::{Start, main};
+
+/// Looks at the ring before the worker sleeps, at most.
+const LOOKS: u32 = 20_000;
+
+/// What a worker works with.
+struct Worker {
+    layout: Layout,
+    ring: &'static Ring,
+    /// The payloads' first byte.
+    payloads: *mut u8,
+    /// The dispatcher's own word of sleep.
+    bell: &'static partywall_abi::function::Word,
+    /// The functions that wait, by their cells.
+    waiting: [Option<Waiting>; CELLS as usize],
+}
+
+/// A function that waits for a service.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    /// Its stack pointer.
+    stack: u64,
+    /// Where it has said what it asks for, and finds the answer; within its cell.
+    outward: *mut Outward,
+}
+
+impl Worker {
+    /// Runs for ever.
+    fn run(mut self) -> ! {
+        let mut number = 1;
+        loop {
+            let ring = self.ring;
+            let slot = ring.slot(number);
+            let submission = self.wait(&slot.submission, number);
+            self.carry_out(number, &submission, &slot.completion);
+            number = number.wrapping_add(1);
+            if number == 0 {
+                // 0 is no submission's.
+                number = 1;
+            }
+        }
+    }
+
+    /// The next submission.
+    fn wait(&self, line: &Line, number: u32) -> Submission {
+        let sleep = &self.ring.sleep.0;
+        loop {
+            for _ in 0..LOOKS {
+                if let Some(submission) = line.submission(number) {
+                    return submission;
+                }
+                std::hint::spin_loop();
+            }
+            sleep.store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if let Some(submission) = line.submission(number) {
+                sleep.store(0, Ordering::Relaxed);
+                return submission;
+            }
+            // A wake that comes first has changed the word; a signal is one wake too many.
+            let flags = rustix::thread::futex::Flags::empty();
+            let _woken = rustix::thread::futex::wait(shared(sleep), flags, 1, None);
+        }
+    }
+
+    fn carry_out(&mut self, number: u32, submission: &Submission, line: &Line) {
+        let cell = self.layout.cell(submission.cell);
+        let begun = ticks();
+        let how = match submission.task {
+            Task::Invoke => {
+                self.prepare(submission, cell);
+                // SAFETY: the dispatcher names verified entries, and the cell is clean.
+                unsafe { enter::enter(submission.entry, cell.stack_top(), number) }
+            }
+            Task::Resume => {
+                let waiting = self.waiting[usize::from(submission.cell)].take();
+                let Some(Waiting { stack, outward }) = waiting else {
+                    return self.complete(line, number, &completion(End::Refused, 0));
+                };
+                self.answer(submission, cell, outward);
+                // SAFETY: the function has waited with this stack, and only now goes on.
+                unsafe { enter::resume(stack, number) }
+            }
+        };
+        let taken = ticks() - begun;
+        let mut done = match how {
+            enter::CALLS => self.calls(submission, cell),
+            enter::ABANDONED => self.abandoned(cell),
+            _ => self.ended(how, submission, cell),
+        };
+        done.ticks = taken;
+        self.complete(line, number, &done);
+        // The dispatcher cleans all others.
+        if submission.cell == 0 {
+            self.clean(cell);
+        }
+    }
+
+    fn complete(&self, line: &Line, number: u32, done: &Completion) {
+        line.complete(number, done);
+        fence(Ordering::SeqCst);
+        if self.bell.0.load(Ordering::Relaxed) == 1 && self.bell.0.swap(0, Ordering::Relaxed) == 1 {
+            let flags = rustix::thread::futex::Flags::empty();
+            let _nobody = rustix::thread::futex::wake(shared(&self.bell.0), flags, 1);
+        }
+    }
+
+    /// Payload bytes at an offset that the dispatcher has named.
+    fn payload(&self, at: u32) -> *mut u8 {
+        self.payloads.wrapping_add(at as usize * GRAIN)
+    }
+
+    /// Writes the header, and the request behind it.
+    #[inline]
+    fn prepare(&self, submission: &Submission, cell: Cell) {
+        let bytes = submission.bytes as usize;
+        let heap = cell.begin + HEAP as u64;
+        let to = heap as *mut u8;
+        let parameters = match submission.input {
+            Input::Short(short) => {
+                let short = short.bytes();
+                // SAFETY: the heap has more bytes than that.
+                unsafe { ptr::copy_nonoverlapping(short.as_ptr(), to, SHORT) };
+                0
+            }
+            Input::Long { at, parameters, has_data } => {
+                let mut from = self.payload(at).cast_const();
+                if has_data {
+                    restore(from);
+                    from = from.wrapping_add(Data::BYTES);
+                }
+                let all = bytes + parameters as usize;
+                // SAFETY: the dispatcher keeps requests shorter than the heap, and payloads in their memory.
+                unsafe { ptr::copy_nonoverlapping(from, to, all) };
+                parameters as usize
+            }
+        };
+        let end = heap + (bytes + parameters) as u64;
+        // SAFETY: the cell is clean, and no function runs.
+        let header = unsafe { header(cell) };
+        header.id = submission.call;
+        header.body = Span { address: heap, bytes: bytes as u64 };
+        header.parameters = Span { address: heap + bytes as u64, bytes: parameters as u64 };
+        header.clock = self.layout.images;
+        header.heap_end = cell.heap_end();
+        header.heap_next = end.next_multiple_of(16);
+        header.heap_used = header.heap_next;
+    }
+
+    /// Puts a service's answer on the heap of the function that waits for it.
+    fn answer(&self, submission: &Submission, cell: Cell, outward: *mut Outward) {
+        // SAFETY: no function runs.
+        let header = unsafe { header(cell) };
+        let at = header.heap_next.checked_next_multiple_of(16).unwrap_or(u64::MAX);
+        let end = at.checked_add(submission.bytes.into());
+        let heap = cell.begin + HEAP as u64..=cell.heap_end();
+        let fits = heap.contains(&at) && end.is_some_and(|end| heap.contains(&end));
+        let (code, bytes) = match (submission.input, fits) {
+            (Input::Long { parameters: code, .. }, true) => (code, submission.bytes),
+            (Input::Short(_), true) => (0, submission.bytes),
+            (_, false) => (NO_MEMORY, 0),
+        };
+        if bytes != 0 {
+            let short;
+            let from = match submission.input {
+                Input::Long { at, .. } => self.payload(at).cast_const(),
+                Input::Short(words) => {
+                    short = words.bytes();
+                    short.as_ptr()
+                }
+            };
+            // SAFETY: within the heap, and what the dispatcher has written.
+            unsafe { ptr::copy_nonoverlapping(from, at as *mut u8, bytes as usize) };
+            header.heap_next = at + u64::from(bytes);
+            header.heap_used = header.heap_used.max(header.heap_next);
+        }
+        let reply = Span { address: at, bytes: bytes.into() };
+        // SAFETY: within the cell, as was checked when the function began to wait.
+        let asked = unsafe { &mut *outward };
+        (asked.reply, asked.code) = (reply, code);
+    }
+
+    /// A function calls a service: what it asks for goes to where its reply would.
+    #[cold]
+    fn calls(&mut self, submission: &Submission, cell: Cell) -> Completion {
+        let (stack, outward) = enter::waits();
+        let span = Span { address: outward, bytes: size_of::<Outward>() as u64 };
+        let is_whole = within(span, cell).is_some() && outward.is_multiple_of(8);
+        if submission.cell == 0 || !is_whole {
+            return completion(End::Refused, 0);
+        }
+        let outward = outward as *mut Outward;
+        // SAFETY: within the cell, whose function is not running.
+        let Outward { message, service, method, .. } = unsafe { outward.read_volatile() };
+        let names = u64::from(service) + u64::from(method);
+        let Some((from, bytes)) = within(message, cell).filter(|_| names <= message.bytes) else {
+            return completion(End::Refused, 0);
+        };
+        if bytes > submission.room as usize {
+            return Completion { detail: bytes as u64, ..completion(End::Room, 0) };
+        }
+        // SAFETY: within the cell, and in the room that the dispatcher has kept for it.
+        unsafe { ptr::copy_nonoverlapping(from, self.payload(submission.output), bytes) };
+        self.waiting[usize::from(submission.cell)] = Some(Waiting { stack, outward });
+        let lost = (message.bytes - names) as u32;
+        Completion { bytes: service, log: method, lost, ..completion(End::Calls, 0) }
+    }
+
+    /// What has come of a function.
+    #[inline]
+    fn ended(&self, how: u64, submission: &Submission, cell: Cell) -> Completion {
+        // SAFETY: no function runs.
+        let Header { status, code, reply, log_bytes, log_lost, wanted, .. } =
+            unsafe { *header(cell) };
+        let end = match (how, status) {
+            (enter::RETURNED, status::REPLY) => End::Reply,
+            (enter::RETURNED, status::ERROR) => End::Error,
+            (enter::LEFT, status::MEMORY) => End::Memory,
+            _ => End::Panic,
+        };
+        let most = if end == End::Reply { usize::MAX } else { MESSAGE_BYTES };
+        // What is not wholly in the cell is nothing.
+        let (from, bytes) = within(reply, cell).unwrap_or((ptr::null(), 0));
+        let bytes = bytes.min(most);
+        let log = log_bytes.min(LOG_BYTES as u64) as usize;
+        let mut done = completion(end, code as u16);
+        (done.lost, done.log) = (log_lost as u32, log as u32);
+        if end == End::Memory {
+            done.detail = wanted;
+        }
+        if bytes <= SHORT && log == 0 {
+            let mut short = [0; SHORT];
+            // SAFETY: within the cell, whose function is not running.
+            unsafe { ptr::copy_nonoverlapping(from, short.as_mut_ptr(), bytes) };
+            done.short = Short::new(&short);
+            done.bytes = bytes as u32;
+            return done;
+        }
+        let room = submission.room as usize;
+        let to = self.payload(submission.output);
+        let kept = if bytes + log <= room { bytes } else { 0 };
+        if kept != bytes {
+            done.end = End::Room;
+            done.detail = bytes as u64;
+        }
+        let log = log.min(room - kept);
+        // SAFETY: within the cell, and in the room that the dispatcher has kept for it.
+        unsafe { ptr::copy_nonoverlapping(from, to, kept) };
+        let lines = (cell.begin as *const u8).wrapping_add(LOG);
+        // SAFETY: as above.
+        unsafe { ptr::copy_nonoverlapping(lines, to.wrapping_add(kept), log) };
+        (done.bytes, done.log) = (kept as u32, log as u32);
+        done
+    }
+
+    #[cold]
+    fn abandoned(&self, cell: Cell) -> Completion {
+        let (signal, address) = handlers::reason();
+        if signal == STOP {
+            return completion(End::Stopped, 0);
+        }
+        let bottom = cell.stack_top() - cell.stack;
+        let is_stack = signal == libc::SIGSEGV && (bottom - (1 << 20)..bottom).contains(&address);
+        let end = if is_stack { End::Stack } else { End::Fault };
+        Completion { detail: address, ..completion(end, signal as u16) }
+    }
+
+    /// Makes cell 0 as it was.
+    #[inline]
+    fn clean(&self, cell: Cell) {
+        // SAFETY: no function runs.
+        let header = unsafe { header(cell) };
+        let heap = cell.begin + HEAP as u64;
+        // A function that says something else than it has used leaves what only it has written.
+        let used = match header.heap_used.checked_sub(heap) {
+            Some(used) if used <= cell.heap => used as usize,
+            _ => cell.heap as usize,
+        };
+        // SAFETY: the cell's own memory.
+        unsafe { ptr::write_bytes(heap as *mut u8, 0, used) };
+        if header.log_bytes != 0 {
+            let log = (cell.begin as *mut u8).wrapping_add(LOG);
+            // SAFETY: as above.
+            unsafe { ptr::write_bytes(log, 0, LOG_BYTES) };
+        }
+        // SAFETY: as above; zeros are a header.
+        unsafe { ptr::write_bytes(ptr::from_mut(header), 0, 1) };
+        let stack = (cell.stack_top() - LIGHT_STACK) as *mut u8;
+        // SAFETY: as above.
+        unsafe { ptr::write_bytes(stack, 0, LIGHT_STACK as usize) };
+    }
+}
+
+/// A cell's header. Whatever bytes a function has left there, they are one.
+///
+/// # Safety
+/// No function runs, and nobody else has the header.
+unsafe fn header<'a>(cell: Cell) -> &'a mut Header {
+    // SAFETY: the cell is mapped for ever; the rest is the caller's word.
+    unsafe { &mut *(cell.begin as *mut Header) }
+}
+
+/// Makes a function's data what it finds, as the payload says.
+fn restore(payload: *const u8) {
+    // SAFETY: the dispatcher has written as many bytes.
+    let data = Data::from_bytes(unsafe { payload.cast::<[u8; Data::BYTES]>().read() });
+    let (from, to, bytes) = (data.from as *const u8, data.at as *mut u8, data.bytes as usize);
+    // SAFETY: both are of the image, which has its plots while it is called.
+    unsafe { ptr::copy_nonoverlapping(from, to, bytes) };
+    // SAFETY: as above.
+    unsafe { ptr::write_bytes(to.wrapping_add(bytes), 0, data.zeros as usize) };
+}
+
+/// The status of a call whose answer has no room on the heap: RESOURCE_EXHAUSTED.
+const NO_MEMORY: u32 = 8;
+
+/// The bytes of a span, and how many, if all of it is in the cell's heap or stack.
+fn within(span: Span, cell: Cell) -> Option<(*const u8, usize)> {
+    let end = span.address.checked_add(span.bytes)?;
+    let stack = cell.stack_top() - cell.stack..=cell.stack_top();
+    let heap = cell.begin..=cell.heap_end();
+    let is_in =
+        [stack, heap].iter().any(|part| part.contains(&span.address) && part.contains(&end));
+    is_in.then_some((span.address as *const u8, span.bytes as usize))
+}
+
+fn completion(end: End, code: u16) -> Completion {
+    Completion { end, code, bytes: 0, log: 0, lost: 0, detail: 0, ticks: 0, short: None }
+}
+
+fn ticks() -> u64 {
+    // SAFETY: reads a register.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// A word as rustix takes it.
+fn shared(word: &partywall_abi::sync::AtomicU32) -> &std::sync::atomic::AtomicU32 {
+    word
+}
+
+/// Maps a part of a file at a fixed address where nothing is.
+fn map(
+    at: u64,
+    bytes: u64,
+    rights: rustix::mm::ProtFlags,
+    file: Option<(std::os::fd::BorrowedFd<'_>, u64)>,
+) -> io::Result<()> {
+    use rustix::mm::MapFlags;
+    let at = ptr::without_provenance_mut(at as usize);
+    let bytes = bytes as usize;
+    let flags = MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
+    match file {
+        Some((file, offset)) => {
+            // SAFETY: nothing is there, or this fails.
+            unsafe { rustix::mm::mmap(at, bytes, rights, flags | MapFlags::SHARED, file, offset)? };
+        }
+        None => {
+            // SAFETY: as above.
+            unsafe { rustix::mm::mmap_anonymous(at, bytes, rights, flags | MapFlags::PRIVATE)? };
+        }
+    }
+    Ok(())
+}

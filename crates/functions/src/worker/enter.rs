@@ -1,0 +1,205 @@
+#![allow(unsafe_code, reason = "the way into a function and out of it is assembly")]
+//! The way into a function, and all ways out of it.
+//!
+//! ```text
+//! worker's stack                              function's stack
+//!   enter(entry, stack, number) ------------->  the function
+//!   <- RETURNED ------------------------------  returns
+//!   <- LEFT ----------------------------------  partywall_leave (a panic)
+//!   <- ABANDONED -----------------------------  the handler, for a signal
+//!   <- CALLS ---------------------------------  partywall_call: the stack is kept
+//!   resume(stack, number) ------------------->  goes on behind partywall_call
+//! ```
+//!
+//! [`RUNNING`] has the number of the submission while a function is on the CPU, else 0. It is set last on the
+//! way in, when the way out is ready, and cleared first on the way out: between the two, and only there, the
+//! handler may take the way out. It is the one word on which worker, ways and handler agree, and all three
+//! are one thread.
+//!
+//! A function finds zeros in all registers but the stack pointer: those of vectors too, and those that it has
+//! not named. The direction flag, MXCSR and the x87 control word are the system's own on both ways.
+
+use std::arch::naked_asm;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The submission whose function is on the CPU; 0 is none.
+pub(super) static RUNNING: AtomicU32 = AtomicU32::new(0);
+/// The worker's stack while a function is on the CPU.
+static STACK: AtomicU64 = AtomicU64::new(0);
+/// Where a function that calls a service has its stack, and what it asks for.
+static WAITS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The processor has AVX, and AVX-512; set once.
+static VECTORS: AtomicU32 = AtomicU32::new(0);
+
+/// How a function has come out.
+pub(super) const RETURNED: u64 = 0;
+pub(super) const LEFT: u64 = 1;
+pub(super) const ABANDONED: u64 = 2;
+pub(super) const CALLS: u64 = 3;
+
+/// What a function that waits has left: its stack, and the address of what it asks for.
+pub(super) fn waits() -> (u64, u64) {
+    (WAITS[0].load(Ordering::Relaxed), WAITS[1].load(Ordering::Relaxed))
+}
+
+/// Looks at the processor.
+pub(super) fn look() {
+    let avx = u32::from(std::arch::is_x86_feature_detected!("avx"));
+    let avx512 = u32::from(std::arch::is_x86_feature_detected!("avx512f"));
+    VECTORS.store(avx | avx512 << 1, Ordering::Relaxed);
+}
+
+/// Enters a function on a stack, as submission `number`; how it has come out.
+///
+/// # Safety
+/// `entry` is the verified entry of an image, and `stack` the top of its cell's.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn enter(entry: u64, stack: u64, number: u32) -> u64 {
+    naked_asm!(
+        "push rbp", "push rbx", "push r12", "push r13", "push r14", "push r15",
+        "sub rsp, 8",
+        "stmxcsr [rsp]",
+        "fnstcw [rsp + 4]",
+        "mov [rip + {stack}], rsp",
+        "mov rsp, rsi",
+        // Where it is called, and with what, is below the function's stack's top no more.
+        "mov eax, [rip + {vectors}]",
+        "test eax, eax",
+        "jz 2f",
+        "vzeroall",
+        "test eax, 2",
+        "jz 3f",
+        ".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+        "vpxord zmm\\n, zmm\\n, zmm\\n",
+        ".endr",
+        "kxorw k0, k0, k0", "kxorw k1, k1, k1", "kxorw k2, k2, k2", "kxorw k3, k3, k3",
+        "kxorw k4, k4, k4", "kxorw k5, k5, k5", "kxorw k6, k6, k6", "kxorw k7, k7, k7",
+        "jmp 3f",
+        "2:",
+        ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+        "xorps xmm\\n, xmm\\n",
+        ".endr",
+        "3:",
+        "mov r11, rdi",
+        "mov [rip + {running}], edx",
+        "xor eax, eax", "xor ebx, ebx", "xor ecx, ecx", "xor edx, edx", "xor esi, esi",
+        "xor edi, edi", "xor ebp, ebp", "xor r8d, r8d", "xor r9d, r9d", "xor r10d, r10d",
+        "xor r12d, r12d", "xor r13d, r13d", "xor r14d, r14d", "xor r15d, r15d",
+        "call r11",
+        "mov dword ptr [rip + {running}], 0",
+        "xor eax, eax",
+        "jmp {out}",
+        stack = sym STACK,
+        running = sym RUNNING,
+        vectors = sym VECTORS,
+        out = sym out,
+    )
+}
+
+/// Back on the worker's stack, with how in `rax`; [`RUNNING`] is 0.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn out() {
+    naked_asm!(
+        "mov rsp, [rip + {stack}]",
+        "cld",
+        "ldmxcsr [rsp]",
+        "fldcw [rsp + 4]",
+        "add rsp, 8",
+        "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp",
+        "ret",
+        stack = sym STACK,
+    )
+}
+
+/// The way out for a handler.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn abandon() -> ! {
+    naked_asm!(
+        "mov dword ptr [rip + {running}], 0",
+        "mov eax, {how}",
+        "jmp {out}",
+        running = sym RUNNING,
+        how = const ABANDONED,
+        out = sym out,
+    )
+}
+
+/// `partywall_leave`: the function is over.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn leave() -> ! {
+    naked_asm!(
+        "mov dword ptr [rip + {running}], 0",
+        "mov eax, {how}",
+        "jmp {out}",
+        running = sym RUNNING,
+        how = const LEFT,
+        out = sym out,
+    )
+}
+
+/// `partywall_call`: the function waits, with what it asks for in `rdi`.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn call() {
+    naked_asm!(
+        "push rbp", "push rbx", "push r12", "push r13", "push r14", "push r15",
+        "mov dword ptr [rip + {running}], 0",
+        "mov [rip + {waits}], rsp",
+        "mov [rip + {waits} + 8], rdi",
+        "mov eax, {how}",
+        "jmp {out}",
+        running = sym RUNNING,
+        waits = sym WAITS,
+        how = const CALLS,
+        out = sym out,
+    )
+}
+
+/// Lets a function go on that has waited, as submission `number`.
+///
+/// # Safety
+/// `stack` is what [`waits`] has said of it, once.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn resume(stack: u64, number: u32) -> u64 {
+    naked_asm!(
+        "push rbp", "push rbx", "push r12", "push r13", "push r14", "push r15",
+        "sub rsp, 8",
+        "stmxcsr [rsp]",
+        "fnstcw [rsp + 4]",
+        "mov [rip + {stack}], rsp",
+        "mov rsp, rdi",
+        "mov [rip + {running}], esi",
+        "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp",
+        "xor eax, eax", "xor ecx, ecx", "xor edx, edx", "xor esi, esi", "xor edi, edi",
+        "xor r8d, r8d", "xor r9d, r9d", "xor r10d, r10d", "xor r11d, r11d",
+        "ret",
+        stack = sym STACK,
+        running = sym RUNNING,
+    )
+}
+
+/// `partywall_random`: fills memory at `rdi` with `rsi` random bytes (getrandom(2)).
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn random() {
+    naked_asm!(
+        "2:",
+        "test rsi, rsi",
+        "jz 3f",
+        "mov eax, {getrandom}",
+        "xor edx, edx",
+        "push rsi", "push rdi",
+        "syscall",
+        "pop rdi", "pop rsi",
+        "cmp rax, -4", // EINTR
+        "je 2b",
+        "test rax, rax",
+        "js 4f",
+        "add rdi, rax",
+        "sub rsi, rax",
+        "jmp 2b",
+        "4:",
+        "ud2",
+        "3:",
+        "ret",
+        getrandom = const libc::SYS_getrandom,
+    )
+}

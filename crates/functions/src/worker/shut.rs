@@ -1,0 +1,199 @@
+#![allow(unsafe_code, reason = "maps memory at fixed addresses, and writes the page of calls")]
+//! How a worker begins: it maps what it needs, and gives up all else.
+//!
+//! | what it gives up | by |
+//! | --- | --- |
+//! | all descriptors | close_range(2) |
+//! | files, for the case that a call of the kernel opens one | Landlock without a rule |
+//! | new rights by exec | no_new_privs |
+//! | all system calls but futex(2), getrandom(2) and exit_group(2) | seccomp(2); others are SIGSYS |
+//! | being traced and dumped by its own user | PR_SET_DUMPABLE, RLIMIT_CORE |
+//!
+//! It ends with the thread of the dispatcher that has started it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use landlock::{ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _};
+use partywall_abi::function::{Ring, Word};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Worker, enter, handlers, map};
+use crate::image::{CONSTANTS, Call, DATA};
+use crate::layout::{
+    BLOCK, BLOCK_BYTES, BLOCK_SPAN, CELLS, Cell, Layout, PAGE, PAYLOAD_BYTES, PLOT, RING_BYTES,
+};
+
+/// What a worker is told when it is started; its last argument, as hexadecimal digits.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Start {
+    /// Where things are.
+    pub layout: Layout,
+    /// How many blocks of images there are.
+    pub blocks: u64,
+    /// The descriptors of its own memory, of the images, and of the dispatcher's word.
+    pub descriptors: [i32; 3],
+    /// The CPU that it runs on.
+    pub cpu: Option<usize>,
+}
+
+impl Start {
+    /// As an argument.
+    pub fn to_argument(&self) -> String {
+        let bytes = postcard::to_stdvec(self).expect("it can be written down");
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn from_argument(text: &str) -> Option<Self> {
+        let byte = |at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
+        let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
+        postcard::from_bytes(&bytes?).ok()
+    }
+}
+
+/// A worker's whole life; it comes back only to say why it did not begin.
+pub fn main(argument: &str) -> String {
+    let Some(start) = Start::from_argument(argument) else {
+        return "this is what a dispatcher of functions starts; it is of no other use".into();
+    };
+    match begin(&start) {
+        Ok(worker) => worker.run(),
+        Err(why) => format!("a worker of functions cannot begin: {why}"),
+    }
+}
+
+fn begin(start: &Start) -> io::Result<Worker> {
+    let [memory, images, own] = start.descriptors.map(|number| {
+        // SAFETY: the dispatcher has left it open for this.
+        unsafe { OwnedFd::from_raw_fd(number) }
+    });
+    if let Some(cpu) = start.cpu {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        rustix::thread::sched_setaffinity(None, &set)?;
+    }
+    let layout = start.layout;
+    let (read, write) = (ProtFlags::READ, ProtFlags::READ | ProtFlags::WRITE);
+    let code = ProtFlags::READ | ProtFlags::EXEC;
+    for block in 0..start.blocks {
+        let (at, file) = (layout.images + block * BLOCK_SPAN, block * BLOCK_BYTES);
+        let bytes = BLOCK * PLOT;
+        map(at, bytes, code, Some((images.as_fd(), file)))?;
+        map(
+            at + u64::from(CONSTANTS),
+            bytes,
+            read,
+            Some((images.as_fd(), file + u64::from(CONSTANTS))),
+        )?;
+        map(at + u64::from(DATA), bytes, write, None)?;
+    }
+    for number in 0..CELLS {
+        let Cell { begin, stack, file, .. } = layout.cell(number as u16);
+        let cell = layout.cell(number as u16);
+        let heap = cell.heap_end() - begin;
+        map(begin, heap, write, Some((memory.as_fd(), file)))?;
+        let stack_file = file + crate::layout::CELL_FILE - crate::layout::HEAVY_STACK;
+        map(cell.stack_top() - stack, stack, write, Some((memory.as_fd(), stack_file)))?;
+    }
+    calls(layout.calls)?;
+    enter::look();
+    let at = anywhere(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
+    // SAFETY: the ring is at the memory's begin, for ever, and all of it is atomic.
+    let ring = unsafe { &*at.cast::<Ring>() };
+    let word = anywhere(own.as_fd(), PAGE)?;
+    // SAFETY: as above.
+    let bell = unsafe { &*word.cast::<Word>() };
+    handlers::install(ring, Box::leak(vec![0; 64 << 10].into_boxed_slice()))?;
+    drop([memory, images, own]);
+    shut()?;
+    Ok(Worker {
+        layout,
+        ring,
+        payloads: at.wrapping_add(RING_BYTES as usize),
+        bell,
+        waiting: [None; CELLS as usize],
+    })
+}
+
+fn anywhere(file: BorrowedFd<'_>, bytes: u64) -> io::Result<*mut u8> {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: where nothing is.
+    let at = unsafe {
+        rustix::mm::mmap(std::ptr::null_mut(), bytes as usize, rights, MapFlags::SHARED, file, 0)?
+    };
+    Ok(at.cast())
+}
+
+/// The page by which functions reach the runtime's calls, at the same address in all workers.
+///
+/// Each entry has 16 bytes: `jmp [rip + 2]`, and behind it, at 8, the address.
+fn calls(at: u64) -> io::Result<()> {
+    map(at, PAGE, ProtFlags::READ | ProtFlags::WRITE, None)?;
+    for call in Call::ALL {
+        let target = match call {
+            Call::Leave => enter::leave as *const () as u64,
+            Call::Service => enter::call as *const () as u64,
+            Call::Random => enter::random as *const () as u64,
+        };
+        let entry = (at + 16 * call as u64) as *mut [u8; 16];
+        let mut bytes = [0xcc; 16];
+        bytes[..6].copy_from_slice(&[0xff, 0x25, 2, 0, 0, 0]);
+        bytes[8..].copy_from_slice(&target.to_le_bytes());
+        // SAFETY: within the page that was just mapped.
+        unsafe { entry.write(bytes) };
+    }
+    let page = std::ptr::without_provenance_mut(at as usize);
+    // SAFETY: the page is complete.
+    unsafe {
+        rustix::mm::mprotect(page, PAGE as usize, MprotectFlags::READ | MprotectFlags::EXEC)?
+    };
+    Ok(())
+}
+
+fn shut() -> io::Result<()> {
+    // SAFETY: what was open is mapped, or of no use.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    if closed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    rustix::thread::set_no_new_privs(true)?;
+    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(ABI::V3));
+    let ruleset = ruleset.and_then(|ruleset| ruleset.create());
+    let status = ruleset.and_then(|ruleset| ruleset.restrict_self()).map_err(io::Error::other)?;
+    if status.ruleset == landlock::RulesetStatus::NotEnforced {
+        return Err(io::Error::other(
+            "the kernel has no Landlock; start it with `lsm=landlock,..`",
+        ));
+    }
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    for resource in [Resource::Core, Resource::Nofile, Resource::Memlock] {
+        rustix::process::setrlimit(resource, none)?;
+    }
+    let filter = filter().map_err(io::Error::other)?;
+    seccompiler::apply_filter(&filter).map_err(io::Error::other)
+}
+
+/// Waiting and waking, random bytes, and the end.
+fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
+    let operation = |operation: i32| {
+        let is =
+            SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, operation as u64);
+        SeccompRule::new(vec![is?])
+    };
+    let rules = BTreeMap::from([
+        (libc::SYS_futex, vec![operation(libc::FUTEX_WAIT)?, operation(libc::FUTEX_WAKE)?]),
+        (libc::SYS_getrandom, Vec::new()),
+        (libc::SYS_exit_group, Vec::new()),
+    ]);
+    let filter =
+        SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, TargetArch::x86_64)?;
+    filter.try_into()
+}

@@ -1,0 +1,118 @@
+//! What the tests of a worker need: it, and its dispatcher by hand.
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use partywall_abi::function::{Completion, Input, Short, Submission, Task};
+use partywall_functions::builder::{Builder, Toolchain};
+use partywall_functions::dispatcher::{Link, bell};
+use partywall_functions::layout::Layout;
+use partywall_functions::sandbox::Limits;
+use partywall_functions::source::File;
+use partywall_functions::store::{Loaded, Store};
+
+static BUILDER: LazyLock<Builder> = LazyLock::new(|| {
+    let toolchain = Toolchain::of(Path::new("rustc")).unwrap();
+    let sandbox = vec![env!("CARGO_BIN_EXE_functions-sandbox").to_owned()];
+    Builder::new(toolchain, sandbox, Limits::default())
+});
+
+/// Where requests and replies are, among the payloads.
+pub(crate) const IN: u32 = 0;
+pub(crate) const OUT: u32 = 1024;
+
+/// A function that always answers the same.
+pub(crate) const UPPER: &str =
+    "pub fn handle(r: Request<'_>) -> Reply { Ok(r.text()?.to_uppercase().into_bytes()) }";
+
+/// A store, and one worker.
+pub(crate) struct Host {
+    pub(crate) store: Store,
+    pub(crate) link: Link,
+    calls: u64,
+    /// Where what is submitted runs.
+    pub(crate) cell: u16,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        let layout = Layout::draw([std::process::id().into(), 7]);
+        let store = Store::new(layout, 2).unwrap();
+        let program = [env!("CARGO_BIN_EXE_functions-worker").to_owned()];
+        let link = Link::start(&program, layout, &store, &bell().unwrap(), None).unwrap();
+        Self { store, link, calls: 0, cell: 0 }
+    }
+
+    pub(crate) fn put(&mut self, text: &str) -> Loaded {
+        let built = BUILDER.build(&[File { path: "main.rs".into(), text: text.into() }]);
+        self.store.put(&built.unwrap().image).unwrap().unwrap()
+    }
+
+    pub(crate) fn submit(&mut self, loaded: &Loaded, request: &[u8]) -> u32 {
+        self.calls += 1;
+        let mut payload = Vec::new();
+        payload.extend(loaded.data.map(|data| data.to_bytes()).into_iter().flatten());
+        payload.extend_from_slice(request);
+        let input = match Short::new(&payload) {
+            Some(short) if loaded.data.is_none() => Input::Short(short),
+            _ => {
+                self.link.write(IN, &payload);
+                Input::Long { at: IN, parameters: 0, has_data: loaded.data.is_some() }
+            }
+        };
+        self.link.submit(&Submission {
+            task: Task::Invoke,
+            cell: self.cell,
+            entry: loaded.entry,
+            call: self.calls,
+            bytes: request.len() as u32,
+            input,
+            output: OUT,
+            room: 4096,
+        })
+    }
+
+    /// The text of a reply or an error, and the log lines.
+    pub(crate) fn said(&self, done: &Completion) -> (String, String) {
+        let bytes = match done.short {
+            Some(short) => short.bytes()[..done.bytes as usize].to_vec(),
+            None => self.link.read(OUT, (done.bytes + done.log) as usize),
+        };
+        let (text, log) = bytes.split_at(done.bytes as usize);
+        (String::from_utf8_lossy(text).into(), String::from_utf8_lossy(log).into())
+    }
+
+    pub(crate) fn wait(&mut self) -> Completion {
+        let begun = Instant::now();
+        loop {
+            if let Some((_, completion)) = self.link.completion() {
+                return completion;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", self.link.child().try_wait());
+        }
+    }
+
+    /// Bytes of cell 0 that are not zero when the last function was cleaned up behind.
+    pub(crate) fn cell_bytes_in_use(&mut self) -> usize {
+        let in_use = |host: &Self| host.link.cell(0).into_iter().filter(|byte| *byte != 0).count();
+        // Cleaning comes after the completion.
+        let begun = Instant::now();
+        while in_use(self) != 0 && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        in_use(self)
+    }
+
+    pub(crate) fn call(&mut self, loaded: &Loaded, request: &[u8]) -> Completion {
+        self.submit(loaded, request);
+        self.wait()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.link.child().kill().unwrap();
+        self.link.child().wait().unwrap();
+    }
+}
