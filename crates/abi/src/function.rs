@@ -245,7 +245,7 @@ pub struct Completion {
     pub lost: u32,
     /// A fault's address, or the bytes of memory that were not there.
     pub detail: u64,
-    /// What the function has taken, in ticks of the time stamp counter.
+    /// What the function has taken, in ticks of the time stamp counter; 0 where that is closed.
     pub ticks: u64,
     /// The reply, if it is short.
     pub short: Option<Short>,

@@ -38,17 +38,11 @@ pub fn resolution() -> Duration {
 }
 
 fn now() -> (u64, u64) {
-    loop {
-        let ticks = crate::rt::clock(page::TICKS);
-        let (boot, real) = (crate::rt::clock(page::BOOT), crate::rt::clock(page::REAL));
-        if ticks == 0 {
-            return (boot, real);
-        }
-        let rate = crate::rt::clock(page::RATE);
+    let ticks = crate::rt::clock(page::TICKS);
+    let (mut boot, real) = (crate::rt::clock(page::BOOT), crate::rt::clock(page::REAL));
+    if ticks != 0 {
         let passed = crate::rt::ticks().saturating_sub(ticks);
-        // The page was written meanwhile.
-        if crate::rt::clock(page::TICKS) == ticks {
-            return (boot + ((u128::from(passed) * u128::from(rate)) >> 32) as u64, real);
-        }
+        boot += ((u128::from(passed) * u128::from(crate::rt::clock(page::RATE))) >> 32) as u64;
     }
+    (boot, real)
 }

@@ -21,7 +21,7 @@
 //!   <------------------------------------    or leaves at once: panic, no memory left
 //! ```
 //!
-//! The worker believes nothing of what a function has written ([`header`]).
+//! The worker believes nothing of what a function has written ([`cell`]).
 
 #![no_std]
 

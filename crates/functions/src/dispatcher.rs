@@ -11,6 +11,7 @@ use partywall_abi::sync::{Ordering, fence};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::clock::Exactness;
 use crate::layout::{CELL_FILE, Layout, PAYLOAD_BYTES, RING_BYTES, WORKER_BYTES};
 use crate::store::Store;
 use crate::worker::{STOP, Start};
@@ -39,12 +40,13 @@ impl Link {
         layout: Layout,
         store: &Store,
         bell: &OwnedFd,
-        cpu: Option<usize>,
+        (cpu, exactness): (Option<usize>, Exactness),
     ) -> io::Result<Self> {
         let memory = rustix::fs::memfd_create("partywall-worker", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&memory, WORKER_BYTES)?;
         let descriptors = [memory.as_raw_fd(), store.file().as_raw_fd(), bell.as_raw_fd()];
-        let start = Start { layout, blocks: store.blocks(), descriptors, cpu };
+        let has_counter = exactness == Exactness::Exact;
+        let start = Start { layout, blocks: store.blocks(), descriptors, cpu, has_counter };
         let [file, arguments @ ..] = program else {
             return Err(io::Error::other("no program is named for workers"));
         };

@@ -9,6 +9,7 @@
 //! through.
 
 pub mod builder;
+pub mod clock;
 pub mod dispatcher;
 pub mod image;
 pub mod layout;

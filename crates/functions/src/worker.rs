@@ -45,6 +45,8 @@ struct Worker {
     bell: &'static partywall_abi::function::Word,
     /// The functions that wait, by their cells.
     waiting: [Option<Waiting>; CELLS as usize],
+    /// Whether the time stamp counter is open.
+    has_counter: bool,
 }
 
 /// A function that waits for a service.
@@ -97,7 +99,7 @@ impl Worker {
 
     fn carry_out(&mut self, number: u32, submission: &Submission, line: &Line) {
         let cell = self.layout.cell(submission.cell);
-        let begun = ticks();
+        let begun = self.ticks();
         let how = match submission.task {
             Task::Invoke => {
                 self.prepare(submission, cell);
@@ -114,7 +116,7 @@ impl Worker {
                 unsafe { enter::resume(stack, number) }
             }
         };
-        let taken = ticks() - begun;
+        let taken = self.ticks() - begun;
         let mut done = match how {
             enter::CALLS => self.calls(submission, cell),
             enter::ABANDONED => self.abandoned(cell),
@@ -135,6 +137,12 @@ impl Worker {
             let flags = rustix::thread::futex::Flags::empty();
             let _nobody = rustix::thread::futex::wake(shared(&self.bell.0), flags, 1);
         }
+    }
+
+    /// The time stamp counter, or 0.
+    fn ticks(&self) -> u64 {
+        // SAFETY: reads a register, which is open.
+        if self.has_counter { unsafe { std::arch::x86_64::_rdtsc() } } else { 0 }
     }
 
     /// Payload bytes at an offset that the dispatcher has named.
@@ -358,11 +366,6 @@ fn within(span: Span, cell: Cell) -> Option<(*const u8, usize)> {
 
 fn completion(end: End, code: u16) -> Completion {
     Completion { end, code, bytes: 0, log: 0, lost: 0, detail: 0, ticks: 0, short: None }
-}
-
-fn ticks() -> u64 {
-    // SAFETY: reads a register.
-    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 /// A word as rustix takes it.

@@ -7,6 +7,7 @@
 //! | files, for the case that a call of the kernel opens one | Landlock without a rule |
 //! | new rights by exec | no_new_privs |
 //! | all system calls but futex(2), getrandom(2) and exit_group(2) | seccomp(2); others are SIGSYS |
+//! | the time stamp counter, where functions see the time coarsely | PR_SET_TSC |
 //! | being traced and dumped by its own user | PR_SET_DUMPABLE, RLIMIT_CORE |
 //!
 //! It ends with the thread of the dispatcher that has started it.
@@ -42,6 +43,8 @@ pub struct Start {
     pub descriptors: [i32; 3],
     /// The CPU that it runs on.
     pub cpu: Option<usize>,
+    /// Whether functions have the time stamp counter.
+    pub has_counter: bool,
 }
 
 impl Start {
@@ -112,6 +115,13 @@ fn begin(start: &Start) -> io::Result<Worker> {
     let bell = unsafe { &*word.cast::<Word>() };
     handlers::install(ring, Box::leak(vec![0; 64 << 10].into_boxed_slice()))?;
     drop([memory, images, own]);
+    if !start.has_counter {
+        // SAFETY: a system call on numbers (PR_SET_TSC(2const)).
+        let closed = unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV, 0, 0, 0) };
+        if closed != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
     shut()?;
     Ok(Worker {
         layout,
@@ -119,6 +129,7 @@ fn begin(start: &Start) -> io::Result<Worker> {
         payloads: at.wrapping_add(RING_BYTES as usize),
         bell,
         waiting: [None; CELLS as usize],
+        has_counter: start.has_counter,
     })
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::function::{Completion, Input, Short, Submission, Task};
 use partywall_functions::builder::{Builder, Toolchain};
+use partywall_functions::clock::{Clock, Exactness};
 use partywall_functions::dispatcher::{Link, bell};
 use partywall_functions::layout::Layout;
 use partywall_functions::sandbox::Limits;
@@ -30,6 +31,7 @@ pub(crate) const UPPER: &str =
 pub(crate) struct Host {
     pub(crate) store: Store,
     pub(crate) link: Link,
+    pub(crate) clock: Clock,
     calls: u64,
     /// Where what is submitted runs.
     pub(crate) cell: u16,
@@ -37,11 +39,18 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new() -> Self {
+        Self::with(Exactness::Exact)
+    }
+
+    /// One whose functions see the time so.
+    pub(crate) fn with(exactness: Exactness) -> Self {
         let layout = Layout::draw([std::process::id().into(), 7]);
         let store = Store::new(layout, 2).unwrap();
         let program = [env!("CARGO_BIN_EXE_functions-worker").to_owned()];
-        let link = Link::start(&program, layout, &store, &bell().unwrap(), None).unwrap();
-        Self { store, link, calls: 0, cell: 0 }
+        let link =
+            Link::start(&program, layout, &store, &bell().unwrap(), (None, exactness)).unwrap();
+        let clock = Clock::new(&store, exactness).unwrap();
+        Self { store, link, clock, calls: 0, cell: 0 }
     }
 
     pub(crate) fn put(&mut self, text: &str) -> Loaded {

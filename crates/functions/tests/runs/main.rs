@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use host::{Host, IN, OUT, UPPER};
 use partywall_abi::function::{End, Input, Submission, Task};
+use partywall_functions::clock::Exactness;
 
 #[test]
 fn a_function_answers() {
@@ -117,6 +118,36 @@ fn log_lines_random_bytes_and_the_time_reach_a_function() {
         seen.push(text.split(' ').next().unwrap().to_owned());
     }
     assert_ne!(seen[0], seen[1]);
+}
+
+/// Functions see the time as exactly as they may, and have no other way to it.
+#[test]
+fn functions_see_the_time_as_exactly_as_they_may() {
+    const TIMES: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
+         let first = partywall_fn::clock::monotonic();\n\
+         let mut spins = 0_u64;\n\
+         while spins < 20_000_000 && partywall_fn::clock::monotonic() == first { spins += 1; }\n\
+         let times = [first.as_nanos() as u64, partywall_fn::clock::unix().as_nanos() as u64, spins];\n\
+         Ok(times.iter().flat_map(|t| t.to_le_bytes()).collect()) }";
+    let unix = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    for exactness in [Exactness::Exact, Exactness::Coarse(Duration::from_millis(1))] {
+        let mut host = Host::with(exactness);
+        let times = host.put(TIMES);
+        let mut before = 0;
+        for _ in 0..5 {
+            host.clock.tick();
+            let (early, done) = (unix(), host.call(&times, b""));
+            let [boot, real, spins] = done.short.unwrap().words;
+            let late = unix();
+            let real = Duration::from_nanos(real);
+            let slack = Duration::from_millis(2);
+            assert!(early <= real + slack && real <= late + slack, "{early:?} {real:?} {late:?}");
+            assert!(boot > before, "{boot} after {before}");
+            before = boot;
+            // The coarse one stands still while a function runs.
+            assert_eq!(spins == 20_000_000, exactness != Exactness::Exact, "{spins}");
+        }
+    }
 }
 
 /// A function that calls a service waits with its stack, and others run meanwhile.
