@@ -14,6 +14,7 @@ pub mod dispatcher;
 pub mod image;
 pub mod layout;
 pub mod sandbox;
+pub mod schedule;
 pub mod source;
 pub mod store;
 pub mod verify;
