@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use partywall_abi::function::{Completion, Input, Short, Submission, Task};
 use partywall_functions::builder::{Builder, Toolchain};
 use partywall_functions::clock::{Clock, Exactness};
-use partywall_functions::dispatcher::{Link, bell};
+use partywall_functions::dispatcher::worker::{Worker, bell};
+use partywall_functions::image::Image;
 use partywall_functions::layout::Layout;
 use partywall_functions::sandbox::Limits;
 use partywall_functions::source::File;
@@ -27,10 +28,16 @@ pub(crate) const OUT: u32 = 1024;
 pub(crate) const UPPER: &str =
     "pub fn handle(r: Request<'_>) -> Reply { Ok(r.text()?.to_uppercase().into_bytes()) }";
 
+/// The image of a function.
+pub(crate) fn image(text: &str) -> Image {
+    let built = BUILDER.build(&[File { path: "main.rs".into(), text: text.into() }]);
+    built.unwrap().image
+}
+
 /// A store, and one worker.
 pub(crate) struct Host {
     pub(crate) store: Store,
-    pub(crate) link: Link,
+    pub(crate) link: Worker,
     pub(crate) clock: Clock,
     calls: u64,
     /// Where what is submitted runs.
@@ -48,14 +55,13 @@ impl Host {
         let store = Store::new(layout, 2).unwrap();
         let program = [env!("CARGO_BIN_EXE_functions-worker").to_owned()];
         let link =
-            Link::start(&program, layout, &store, &bell().unwrap(), (None, exactness)).unwrap();
+            Worker::start(&program, layout, &store, &bell().unwrap(), (None, exactness)).unwrap();
         let clock = Clock::new(&store, exactness).unwrap();
         Self { store, link, clock, calls: 0, cell: 0 }
     }
 
     pub(crate) fn put(&mut self, text: &str) -> Loaded {
-        let built = BUILDER.build(&[File { path: "main.rs".into(), text: text.into() }]);
-        self.store.put(&built.unwrap().image).unwrap().unwrap()
+        self.store.put(&image(text)).unwrap().unwrap()
     }
 
     pub(crate) fn submit(&mut self, loaded: &Loaded, request: &[u8]) -> u32 {

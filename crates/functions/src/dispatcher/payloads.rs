@@ -1,0 +1,104 @@
+//! Where requests and replies lie in a worker's payloads.
+//!
+//! Each slot of the ring has a little of its own ([`OWN`], for each direction), which costs nothing. What is
+//! longer has a power of two of bytes, and a free one waits in the list of its size.
+
+use partywall_abi::function::{GRAIN, SLOTS};
+
+use crate::layout::PAYLOAD_BYTES;
+
+/// The bytes that a slot has of its own in each direction.
+pub(super) const OWN: u32 = 4096;
+/// The smallest and the largest of the others, as powers of two.
+const SMALLEST: u32 = 13;
+const LARGEST: u32 = 25;
+
+/// The payloads' free memory.
+#[derive(Debug)]
+pub(super) struct Payloads {
+    free: [Vec<u32>; (LARGEST - SMALLEST + 1) as usize],
+    /// Where nothing has been taken from yet.
+    next: u64,
+}
+
+/// Memory of a payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Where it is, in grains.
+    pub(super) at: u32,
+    /// Its bytes.
+    pub(super) bytes: u32,
+}
+
+impl Default for Payloads {
+    fn default() -> Self {
+        let next = u64::from(SLOTS) * 2 * u64::from(OWN);
+        Self { free: Default::default(), next }
+    }
+}
+
+impl Payloads {
+    /// What a slot has of its own: for the request, and for the reply.
+    pub(super) fn own(number: u32) -> [Room; 2] {
+        let at = (number % SLOTS) * 2 * OWN / GRAIN as u32;
+        [at, at + OWN / GRAIN as u32].map(|at| Room { at, bytes: OWN })
+    }
+
+    /// Memory of at least so many bytes; none if there is none, or too much is asked for.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<Room> {
+        let power = bytes.max(1).checked_next_power_of_two()?.ilog2().max(SMALLEST);
+        let list = self.free.get_mut((power - SMALLEST) as usize)?;
+        let bytes = 1 << power;
+        if let Some(at) = list.pop() {
+            return Some(Room { at, bytes });
+        }
+        let end = self.next + u64::from(bytes);
+        if end > PAYLOAD_BYTES {
+            return None;
+        }
+        let at = (self.next / GRAIN as u64) as u32;
+        self.next = end;
+        Some(Room { at, bytes })
+    }
+
+    /// Gives back what was taken. A slot's own memory is nobody's to give.
+    pub(super) fn give(&mut self, room: Room) {
+        if room.bytes > OWN {
+            self.free[(room.bytes.ilog2() - SMALLEST) as usize].push(room.at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partywall_testkit::Random;
+
+    #[test]
+    fn rooms_do_not_overlap_and_are_used_again() {
+        let (mut payloads, mut random) = (Payloads::default(), Random::of_this_run());
+        let mut taken: Vec<Room> = (0..SLOTS).flat_map(Payloads::own).collect();
+        let own = taken.len();
+        for _ in 0..20_000 {
+            if random.below(2) == 0 && taken.len() > own {
+                payloads.give(taken.swap_remove(own + random.below(taken.len() - own)));
+                continue;
+            }
+            let bytes = 1 << random.below(22);
+            let Some(room) = payloads.take(bytes) else { continue };
+            assert!(room.bytes as usize >= bytes);
+            let range = |room: &Room| {
+                let at = room.at as usize * GRAIN;
+                at..at + room.bytes as usize
+            };
+            let new = range(&room);
+            assert!(new.end as u64 <= PAYLOAD_BYTES);
+            for other in taken.iter().map(range) {
+                assert!(new.end <= other.start || other.end <= new.start, "{new:?} {other:?}");
+            }
+            taken.push(room);
+        }
+        assert_eq!(payloads.take(usize::MAX), None);
+        assert_eq!(payloads.take((1 << LARGEST) + 1), None);
+    }
+}

@@ -1,0 +1,245 @@
+//! Calls by a dispatcher with its workers.
+
+use std::time::{Duration, Instant};
+
+use partywall_functions::clock::Exactness;
+use partywall_functions::dispatcher::{
+    Dispatcher, Done, Event, Id, Outcome, Registration, Workers,
+};
+use partywall_functions::layout::Layout;
+use partywall_functions::schedule::{Limits, Owner, Refused};
+use partywall_functions::store::Store;
+
+use super::host::{UPPER, image};
+
+struct Rig {
+    dispatcher: Dispatcher<u32>,
+    owner: Owner,
+    begun: Instant,
+    calls: u32,
+    events: Vec<Event<u32>>,
+}
+
+impl Rig {
+    fn new(workers: usize) -> Self {
+        let layout = Layout::draw([u64::from(std::process::id()) << 33, 11 << 33]);
+        let store = Store::new(layout, 2).unwrap();
+        let program = vec![env!("CARGO_BIN_EXE_functions-worker").to_owned()];
+        let workers = Workers { program, cpus: vec![None; workers], exactness: Exactness::Exact };
+        let mut dispatcher = Dispatcher::new(layout, store, workers).unwrap();
+        let owner = dispatcher.add_owner(Limits::default());
+        Self { dispatcher, owner, begun: Instant::now(), calls: 0, events: Vec::new() }
+    }
+
+    fn now(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    fn register(&mut self, name: &str, text: &str, change: impl FnOnce(&mut Registration)) -> Id {
+        let mut registration = Registration {
+            name: name.into(),
+            owner: self.owner,
+            image: image(text),
+            parameters: Vec::new(),
+            budget: Duration::from_secs(2),
+            idempotent: false,
+        };
+        change(&mut registration);
+        self.dispatcher.register(registration).unwrap()
+    }
+
+    fn call(&mut self, id: Id, request: &[u8]) -> u32 {
+        self.calls += 1;
+        let now = self.now();
+        self.dispatcher.call(id, request.to_vec(), self.calls, now).unwrap();
+        self.calls
+    }
+
+    /// The next event.
+    fn event(&mut self) -> Event<u32> {
+        let begun = Instant::now();
+        while self.events.is_empty() {
+            let now = self.now();
+            self.dispatcher.poll(now, &mut self.events).unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(20), "nothing happens");
+        }
+        self.events.remove(0)
+    }
+
+    fn done(&mut self) -> Done<u32> {
+        match self.event() {
+            Event::Done(done) => done,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn outcome(&mut self, id: Id, request: &[u8]) -> Outcome {
+        let token = self.call(id, request);
+        let done = self.done();
+        assert_eq!(done.token, token);
+        done.outcome
+    }
+}
+
+fn reply(text: &str) -> Outcome {
+    Outcome::Reply(text.as_bytes().to_vec())
+}
+
+#[test]
+fn calls_of_every_size_are_answered() {
+    let mut rig = Rig::new(1);
+    let upper = rig.register("upper", UPPER, |_| ());
+    assert_eq!(rig.dispatcher.find("upper"), Some(upper));
+    for bytes in [0, 1, 24, 25, 4095, 4096, 4097, 100_000, 1_000_000] {
+        let outcome = rig.outcome(upper, &vec![b'a'; bytes]);
+        assert_eq!(outcome, reply(&"A".repeat(bytes)), "{bytes}");
+    }
+    let long = vec![b'a'; (8 << 20) + 1];
+    let refused = rig.dispatcher.call(upper, long, 0, 0).unwrap_err();
+    assert_eq!(refused.outcome, Outcome::Long((8 << 20) + 1));
+}
+
+/// What needs more than a light function has is run again with more, and is an error beyond that.
+#[test]
+fn functions_that_need_more_memory_have_it() {
+    let mut rig = Rig::new(1);
+    let deep = rig.register(
+        "deep",
+        "pub fn handle(r: Request<'_>) -> Reply { log!(\"deep\");\n\
+         let n = r.text()?.parse().map_err(|_| Error::invalid(\"no number\"))?;\n\
+         Ok(deep(n).to_string().into_bytes()) }\n\
+         #[inline(never)] fn deep(n: u64) -> u64 { let x = core::hint::black_box([n; 50]);\n\
+         if n == 0 { 0 } else { deep(n - 1) + x[3] - n + 1 } }",
+        |_| (),
+    );
+    assert_eq!(rig.outcome(deep, b"1"), reply("1"));
+    assert_eq!(rig.outcome(deep, b"300"), reply("300"));
+    assert_eq!(rig.outcome(deep, b"1000000"), Outcome::Stack);
+    assert_eq!(rig.outcome(deep, b"2"), reply("2"));
+    let large = rig.register(
+        "large",
+        "pub fn handle(r: Request<'_>) -> Reply {\n\
+         let n: usize = r.text()?.parse().map_err(|_| Error::invalid(\"no number\"))?;\n\
+         Ok(vec![7_u8; n].iter().map(|n| *n as u64).sum::<u64>().to_string().into_bytes()) }",
+        |_| (),
+    );
+    assert_eq!(rig.outcome(large, b"1000"), reply("7000"));
+    assert_eq!(rig.outcome(large, b"3000000"), reply("21000000"));
+    assert_eq!(rig.outcome(large, b"30000000"), Outcome::Memory);
+}
+
+#[test]
+fn row_47_what_is_beyond_its_budget_is_stopped_by_the_dispatcher() {
+    let mut rig = Rig::new(1);
+    let upper = rig.register("upper", UPPER, |_| ());
+    let budget = Duration::from_millis(3);
+    let endless = "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
+    let endless = rig.register("endless", endless, |registration| registration.budget = budget);
+    for _ in 0..50 {
+        let (first, second) = (rig.call(endless, b""), rig.call(upper, b"next"));
+        let done = rig.done();
+        assert_eq!((done.token, done.outcome), (first, Outcome::Budget(budget)));
+        assert!(done.cpu_ns >= 3_000_000);
+        let done = rig.done();
+        assert_eq!((done.token, done.outcome), (second, reply("NEXT")));
+    }
+}
+
+/// Calls to services wait, whatever else runs, and each has the answer that is its own.
+#[test]
+fn functions_that_wait_have_their_own_answers() {
+    let mut rig = Rig::new(2);
+    let asks = rig.register(
+        "asks",
+        "pub fn handle(r: Request<'_>) -> Reply {\n\
+         partywall_fn::service::call(\"greeter\", \"/g.Greeter/Hello\", r.body()) }",
+        |_| (),
+    );
+    let tokens: Vec<_> = (0..40_u32).map(|n| rig.call(asks, &n.to_le_bytes())).collect();
+    let mut waiting = Vec::new();
+    while waiting.len() < tokens.len() {
+        match rig.event() {
+            Event::Outward(outward) => waiting.push(outward),
+            other => panic!("{other:?}"),
+        }
+    }
+    for outward in waiting.into_iter().rev() {
+        let (names, body) = outward.message.split_at(outward.service + outward.method);
+        assert_eq!(names, b"greeter/g.Greeter/Hello");
+        let answer = [b"hello ", body].concat();
+        rig.dispatcher.answer(outward.call, 0, answer);
+    }
+    let mut left = tokens.clone();
+    for _ in &tokens {
+        let done = rig.done();
+        let number = tokens.iter().position(|token| *token == done.token).unwrap() as u32;
+        let expected = [&b"hello "[..], &number.to_le_bytes()].concat();
+        assert_eq!(done.outcome, Outcome::Reply(expected));
+        left.retain(|token| *token != done.token);
+    }
+    assert!(left.is_empty());
+}
+
+#[test]
+fn an_owner_beyond_its_limits_is_refused() {
+    let mut rig = Rig::new(1);
+    let few = Limits { queue: 3, ..Limits::default() };
+    let owner = rig.dispatcher.add_owner(few);
+    let upper = rig.register("upper", UPPER, |registration| registration.owner = owner);
+    for _ in 0..3 {
+        rig.call(upper, b"a");
+    }
+    let refused = rig.dispatcher.call(upper, b"a".to_vec(), 9, 0).unwrap_err();
+    assert_eq!(
+        (refused.token, refused.outcome),
+        (9, Outcome::Refused(Refused::Queue { queue: 3 }))
+    );
+    for _ in 0..3 {
+        assert_eq!(rig.done().outcome, reply("A"));
+    }
+    assert_eq!(rig.outcome(upper, b"b"), reply("B"));
+}
+
+/// A worker that is killed loses no call that may run again, and none is answered twice.
+#[test]
+fn row_53_calls_of_a_worker_that_is_killed_run_again_or_are_lost_once() {
+    let mut rig = Rig::new(1);
+    let upper = rig.register("upper", UPPER, |_| ());
+    let asks = "pub fn handle(r: Request<'_>) -> Reply {\n\
+                partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
+    let asks_once = rig.register("once", asks, |_| ());
+    let asks_again = rig.register("again", asks, |registration| registration.idempotent = true);
+    for round in 0..10 {
+        let (once, again) = (rig.call(asks_once, b""), rig.call(asks_again, b""));
+        let calls: Vec<_> = (0..2)
+            .map(|_| match rig.event() {
+                Event::Outward(outward) => outward.call,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let plain: Vec<_> = (0..5).map(|_| rig.call(upper, b"plain")).collect();
+        if round % 2 == 0 {
+            let now = rig.now();
+            rig.dispatcher.poll(now, &mut rig.events).unwrap();
+        }
+        rig.dispatcher.kill_worker(0);
+        let (mut seen, mut asked) = (Vec::new(), 0);
+        while seen.len() < 7 {
+            match rig.event() {
+                Event::Done(done) => seen.push((done.token, done.outcome)),
+                Event::Outward(outward) => {
+                    asked += 1;
+                    rig.dispatcher.answer(outward.call, 0, b"late".to_vec());
+                }
+            }
+        }
+        seen.sort_by_key(|(token, _)| *token);
+        let plain = plain.into_iter().map(|token| (token, reply("PLAIN")));
+        let expected = [(once, Outcome::Lost), (again, reply("late"))].into_iter().chain(plain);
+        assert_eq!(seen, expected.collect::<Vec<_>>(), "round {round}");
+        assert_eq!(asked, 1);
+        // An answer that comes too late is nobody's.
+        rig.dispatcher.answer(calls[0], 0, b"too late".to_vec());
+        assert_eq!(rig.outcome(upper, b"next"), reply("NEXT"));
+    }
+}
