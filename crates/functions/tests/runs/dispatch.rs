@@ -43,6 +43,7 @@ impl Rig {
             parameters: Vec::new(),
             budget: Duration::from_secs(2),
             idempotent: false,
+            strikes: 1000,
         };
         change(&mut registration);
         self.dispatcher.register(registration).unwrap()
@@ -51,7 +52,7 @@ impl Rig {
     fn call(&mut self, id: Id, request: &[u8]) -> u32 {
         self.calls += 1;
         let now = self.now();
-        self.dispatcher.call(id, request.to_vec(), self.calls, now).unwrap();
+        self.dispatcher.call(id, request.to_vec(), self.calls, (now, None)).unwrap();
         self.calls
     }
 
@@ -95,7 +96,7 @@ fn calls_of_every_size_are_answered() {
         assert_eq!(outcome, reply(&"A".repeat(bytes)), "{bytes}");
     }
     let long = vec![b'a'; (8 << 20) + 1];
-    let refused = rig.dispatcher.call(upper, long, 0, 0).unwrap_err();
+    let refused = rig.dispatcher.call(upper, long, 0, (0, None)).unwrap_err();
     assert_eq!(refused.outcome, Outcome::Long((8 << 20) + 1));
 }
 
@@ -189,7 +190,7 @@ fn an_owner_beyond_its_limits_is_refused() {
     for _ in 0..3 {
         rig.call(upper, b"a");
     }
-    let refused = rig.dispatcher.call(upper, b"a".to_vec(), 9, 0).unwrap_err();
+    let refused = rig.dispatcher.call(upper, b"a".to_vec(), 9, (0, None)).unwrap_err();
     assert_eq!(
         (refused.token, refused.outcome),
         (9, Outcome::Refused(Refused::Queue { queue: 3 }))
@@ -238,8 +239,81 @@ fn row_53_calls_of_a_worker_that_is_killed_run_again_or_are_lost_once() {
         let expected = [(once, Outcome::Lost), (again, reply("late"))].into_iter().chain(plain);
         assert_eq!(seen, expected.collect::<Vec<_>>(), "round {round}");
         assert_eq!(asked, 1);
-        // An answer that comes too late is nobody's.
-        rig.dispatcher.answer(calls[0], 0, b"too late".to_vec());
+        // An answer that comes too late is nobody's, also where another call waits in the same place.
+        let last = rig.call(asks_once, b"");
+        let Event::Outward(outward) = rig.event() else { panic!("it does not ask") };
+        for call in calls {
+            rig.dispatcher.answer(call, 0, b"too late".to_vec());
+        }
+        rig.dispatcher.answer(outward.call, 0, b"in time".to_vec());
+        let done = rig.done();
+        assert_eq!((done.token, done.outcome), (last, reply("in time")));
+    }
+}
+
+/// A call is over when its caller says so or its time is, wherever it is: in its queue, running, waiting.
+#[test]
+fn calls_end_with_their_callers_and_their_deadlines() {
+    let mut rig = Rig::new(1);
+    let upper = rig.register("upper", UPPER, |_| ());
+    let endless = "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
+    let endless = rig.register("endless", endless, |r| r.budget = Duration::from_secs(60));
+    let asks = "pub fn handle(r: Request<'_>) -> Reply {\n\
+                partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
+    let asks = rig.register("asks", asks, |_| ());
+    for round in 0..6 {
+        let by_deadline = round % 2 == 0;
+        let expected = if by_deadline { Outcome::Deadline } else { Outcome::Cancelled };
+        let begin = |rig: &mut Rig, id, token| {
+            let now = rig.now();
+            let deadline = by_deadline.then_some(now + 20_000_000);
+            rig.dispatcher.call(id, Vec::new(), token, (now, deadline)).unwrap()
+        };
+        let mut numbers = vec![begin(&mut rig, asks, 0)];
+        let Event::Outward(outward) = rig.event() else { panic!("it does not ask") };
+        // More than are given to a worker at once: some stay in the queue.
+        numbers.extend((1..40).map(|token| begin(&mut rig, endless, token)));
+        let now = rig.now();
+        rig.dispatcher.poll(now, &mut rig.events).unwrap();
+        if !by_deadline {
+            for number in numbers {
+                rig.dispatcher.cancel(number, &mut rig.events).unwrap();
+            }
+        }
+        let mut over: Vec<_> = (0..40).map(|_| rig.done()).map(|d| (d.token, d.outcome)).collect();
+        over.sort_by_key(|(token, _)| *token);
+        let all: Vec<_> = (0..40).map(|token| (token, expected.clone())).collect();
+        assert_eq!(over, all, "round {round}");
+        rig.dispatcher.answer(outward.call, 0, Vec::new());
         assert_eq!(rig.outcome(upper, b"next"), reply("NEXT"));
     }
+    assert_eq!(rig.dispatcher.strikes(asks), (false, 0));
+}
+
+#[test]
+fn a_function_is_banned_by_its_strikes_and_by_hand() {
+    let mut rig = Rig::new(1);
+    let picks = "pub fn handle(r: Request<'_>) -> Reply { match r.text()? {\n\
+         \"loop\" => loop { core::hint::black_box(0); }, \"panic\" => panic!(), _ => Ok(vec![]) } }";
+    let picks = rig.register("picks", picks, |registration| {
+        (registration.strikes, registration.budget) = (3, Duration::from_millis(1));
+    });
+    let budget = Outcome::Budget(Duration::from_millis(1));
+    for strikes in 1..=2 {
+        assert_eq!(rig.outcome(picks, b"loop"), budget);
+        assert!(matches!(rig.outcome(picks, b"panic"), Outcome::Panic(_)));
+        assert_eq!(rig.dispatcher.strikes(picks), (false, strikes));
+    }
+    for _ in 0..1000 {
+        assert_eq!(rig.outcome(picks, b""), reply(""));
+    }
+    assert_eq!(rig.dispatcher.strikes(picks), (false, 1));
+    assert_eq!(rig.outcome(picks, b"loop"), budget);
+    assert_eq!(rig.outcome(picks, b"loop"), budget);
+    let refused = rig.dispatcher.call(picks, Vec::new(), 0, (0, None)).unwrap_err();
+    assert_eq!(refused.outcome, Outcome::Banned);
+    rig.dispatcher.ban(picks, false);
+    assert_eq!((rig.outcome(picks, b""), rig.dispatcher.strikes(picks)), (reply(""), (false, 0)));
+    rig.dispatcher.ban(picks, true);
+    assert!(rig.dispatcher.call(picks, Vec::new(), 0, (0, None)).is_err());
 }

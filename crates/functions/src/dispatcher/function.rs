@@ -1,0 +1,95 @@
+//! Functions, as they are registered, and what is counted against them.
+
+use std::time::Duration;
+
+use super::payloads::OWN;
+use crate::image::{Call as RuntimeCall, Image};
+use crate::schedule::Owner;
+use crate::store::Loaded;
+
+/// The bytes that a reply has room for of a function that calls services.
+const CALLERS_ROOM: usize = 256 << 10;
+/// Good replies that take a strike back.
+const FORGIVEN: u32 = 1000;
+
+/// A function's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Id(pub(super) u32);
+
+/// What a function is registered with.
+#[derive(Debug)]
+pub struct Registration {
+    /// Its name, which no other has.
+    pub name: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Its image.
+    pub image: Image,
+    /// Its parameters and secrets.
+    pub parameters: Vec<u8>,
+    /// What it may use of the CPU in one call.
+    pub budget: Duration,
+    /// It may run twice for one call, even if it has called a service.
+    pub idempotent: bool,
+    /// So many strikes ban it: see [`Dispatcher::ban`].
+    pub strikes: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Function {
+    pub(super) owner: Owner,
+    pub(super) image: Image,
+    pub(super) parameters: Vec<u8>,
+    pub(super) budget_ns: u64,
+    pub(super) idempotent: bool,
+    /// Strikes that ban it, that it has, and good replies since the last one that was taken back.
+    pub(super) strikes: [u32; 3],
+    pub(super) is_banned: bool,
+    pub(super) loaded: Option<Loaded>,
+    /// It has cells of its own.
+    pub(super) heavy: bool,
+    /// The bytes that its reply has room for.
+    pub(super) room: usize,
+}
+
+impl Function {
+    /// One that has been registered, and its name.
+    pub(super) fn new(registration: Registration) -> (String, Self) {
+        let Registration { name, owner, image, parameters, budget, idempotent, strikes } =
+            registration;
+        // Only what has a cell of its own can wait.
+        let heavy = image.calls(RuntimeCall::Service);
+        let function = Self {
+            owner,
+            image,
+            parameters,
+            budget_ns: budget.as_nanos() as u64,
+            idempotent,
+            strikes: [strikes, 0, 0],
+            is_banned: false,
+            loaded: None,
+            heavy,
+            // And only it cannot run again when its reply has no room.
+            room: if heavy { CALLERS_ROOM } else { OWN as usize },
+        };
+        (name, function)
+    }
+
+    /// Counts a call against it.
+    pub(super) fn strike(&mut self) {
+        let [most, strikes, _] = &mut self.strikes;
+        *strikes += 1;
+        self.is_banned |= *strikes >= *most;
+    }
+
+    /// Counts a good reply.
+    pub(super) fn reply(&mut self) {
+        let [_, strikes, good] = &mut self.strikes;
+        if *strikes > 0 {
+            *good += 1;
+            if *good == FORGIVEN {
+                (*strikes, *good) = (*strikes - 1, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A worker and what the dispatcher has given it.
+
+use std::collections::VecDeque;
+
+use partywall_abi::function::Submission;
+
+use super::call::Number;
+use super::payloads::{Payloads, Room};
+use super::worker::Worker;
+use crate::layout::CELLS;
+
+/// Submissions of a worker that have not ended, where owners share it: who comes next waits for no more.
+const AHEAD: usize = 16;
+
+/// A submission that has not ended.
+#[derive(Debug)]
+pub(super) struct Flying {
+    pub(super) number: u32,
+    pub(super) call: Number,
+    pub(super) cell: u16,
+    pub(super) input: Room,
+    pub(super) output: Room,
+}
+
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) worker: Worker,
+    pub(super) payloads: Payloads,
+    pub(super) flying: VecDeque<Flying>,
+    pub(super) cells: Vec<u16>,
+    /// When the first of them has begun, as far as is known.
+    pub(super) began_ns: u64,
+    /// When it was told to stop, first and last.
+    pub(super) told_ns: Option<(u64, u64)>,
+}
+
+impl Seat {
+    pub(super) fn new(worker: Worker) -> Self {
+        let cells = (1..CELLS as u16).rev().collect();
+        let (payloads, flying) = (Payloads::default(), VecDeque::new());
+        Self { worker, payloads, flying, cells, began_ns: 0, told_ns: None }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.flying.len() < AHEAD && self.worker.has_room()
+    }
+
+    pub(super) fn fly(
+        &mut self,
+        submission: &Submission,
+        call: Number,
+        (input, output): (Room, Room),
+        now_ns: u64,
+    ) {
+        if self.flying.is_empty() {
+            (self.began_ns, self.told_ns) = (now_ns, None);
+        }
+        let number = self.worker.submit(submission);
+        self.flying.push_back(Flying { number, call, cell: submission.cell, input, output });
+    }
+}

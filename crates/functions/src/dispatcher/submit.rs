@@ -1,0 +1,143 @@
+//! Giving calls to workers.
+
+use std::io;
+
+use partywall_abi::function::{Input, Short, Submission, Task};
+
+use super::Dispatcher;
+use super::call::Number;
+use super::payloads::{Payloads, Room};
+use super::seat::Seat;
+use crate::layout::LIGHT_HEAP;
+use crate::store::{Data, Loaded};
+
+impl<T> Dispatcher<T> {
+    /// Submits what there is room for.
+    pub(super) fn submit(&mut self, now_ns: u64) -> io::Result<bool> {
+        let mut any = false;
+        for _ in 0..self.again.len() {
+            let Some(number) = self.again.pop_front() else { break };
+            self.calls[number.at()].is_queued = false;
+            any |= self.place(number, now_ns)?;
+        }
+        while self.seats.iter().any(Seat::has_room) {
+            let Some((begun, number)) = self.schedule.begin() else { break };
+            self.calls[number.at()].begun = Some(begun);
+            any = true;
+            if !self.place(number, now_ns)? {
+                break;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Submits a call; false, and it is tried again, where there is no room for it.
+    fn place(&mut self, number: Number, now_ns: u64) -> io::Result<bool> {
+        let placed = match self.calls[number.at()].waits {
+            Some(waits) => Some(self.resume(number, waits, now_ns)),
+            None => self.invoke(number, now_ns)?,
+        };
+        let done = placed.unwrap_or(false);
+        if !done {
+            self.calls[number.at()].is_queued = true;
+            self.again.push_back(number);
+        }
+        Ok(done)
+    }
+
+    /// Enters a function; none where no worker has room.
+    fn invoke(&mut self, number: Number, now_ns: u64) -> io::Result<Option<bool>> {
+        let id = self.calls[number.at()].function;
+        let Loaded { entry, data, .. } = self.preload(id)?;
+        let call = &self.calls[number.at()];
+        let function = &self.functions[id.0 as usize];
+        let length = call.request.len() + function.parameters.len();
+        let is_heavy = function.heavy || length as u64 > LIGHT_HEAP / 2;
+        let with_room = self.seats.iter_mut().filter(|seat| seat.has_room());
+        let able = with_room.filter(|seat| !is_heavy || !seat.cells.is_empty());
+        let Some(seat) = able.min_by_key(|seat| seat.flying.len()) else { return Ok(None) };
+        let next = seat.worker.next();
+        let [own_input, own_output] = Payloads::own(next);
+        let described = data.map_or(0, |_| Data::BYTES);
+        let take =
+            |payloads: &mut Payloads, bytes: usize, own: Room| match bytes <= own.bytes as usize {
+                true => Some(own),
+                false => payloads.take(bytes),
+            };
+        let Some(input) = take(&mut seat.payloads, described + length, own_input) else {
+            return Ok(None);
+        };
+        let Some(output) = take(&mut seat.payloads, function.room, own_output) else {
+            seat.payloads.give(input);
+            return Ok(None);
+        };
+        let is_plain = data.is_none() && function.parameters.is_empty();
+        let short = Short::new(&call.request).filter(|_| is_plain);
+        let input_is = match short {
+            Some(short) => Input::Short(short),
+            None => {
+                let mut payload = Vec::with_capacity(described + length);
+                payload.extend(data.map(Data::to_bytes).into_iter().flatten());
+                payload.extend_from_slice(&call.request);
+                payload.extend_from_slice(&function.parameters);
+                seat.worker.write(input.at, &payload);
+                let parameters = function.parameters.len() as u32;
+                Input::Long { at: input.at, parameters, has_data: data.is_some() }
+            }
+        };
+        let cell = if is_heavy { seat.cells.pop().unwrap_or(0) } else { 0 };
+        let submission = Submission {
+            task: Task::Invoke,
+            cell,
+            entry,
+            call: number.as_u64(),
+            bytes: call.request.len() as u32,
+            input: input_is,
+            output: output.at,
+            room: output.bytes,
+        };
+        seat.fly(&submission, number, (input, output), now_ns);
+        self.calls[number.at()].is_flying = true;
+        Ok(Some(true))
+    }
+
+    /// Lets a function go on that has waited in this worker and cell; whether there was room.
+    fn resume(&mut self, number: Number, (at, cell): (usize, u16), now_ns: u64) -> bool {
+        let call = &mut self.calls[number.at()];
+        let function = &self.functions[call.function.0 as usize];
+        let seat = &mut self.seats[at];
+        let Some((code, bytes)) = &call.answer else { return false };
+        if !seat.has_room() {
+            return false;
+        }
+        let [own_input, own_output] = Payloads::own(seat.worker.next());
+        let input = if bytes.len() <= own_input.bytes as usize {
+            own_input
+        } else {
+            let Some(input) = seat.payloads.take(bytes.len()) else { return false };
+            input
+        };
+        let output = match function.room <= own_output.bytes as usize {
+            true => Some(own_output),
+            false => seat.payloads.take(function.room),
+        };
+        let Some(output) = output else {
+            seat.payloads.give(input);
+            return false;
+        };
+        seat.worker.write(input.at, bytes);
+        let submission = Submission {
+            task: Task::Resume,
+            cell,
+            entry: 0,
+            call: number.as_u64(),
+            bytes: bytes.len() as u32,
+            input: Input::Long { at: input.at, parameters: *code, has_data: false },
+            output: output.at,
+            room: output.bytes,
+        };
+        (call.waits, call.answer, call.is_flying) = (None, None, true);
+        seat.fly(&submission, number, (input, output), now_ns);
+        true
+    }
+}
