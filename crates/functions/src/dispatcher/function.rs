@@ -31,7 +31,7 @@ pub struct Registration {
     pub budget: Duration,
     /// It may run twice for one call, even if it has called a service.
     pub idempotent: bool,
-    /// So many strikes ban it: see [`Dispatcher::ban`].
+    /// So many strikes ban it: see [`super::Dispatcher::ban`].
     pub strikes: u32,
 }
 
