@@ -104,7 +104,11 @@ impl Host {
             if let Some((_, completion)) = self.link.completion() {
                 return completion;
             }
-            assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", self.link.child().try_wait());
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{:?}",
+                self.link.child().try_wait()
+            );
         }
     }
 
