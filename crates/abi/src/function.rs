@@ -56,6 +56,11 @@
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
+/// The number of the submission behind this one. 0 is none's.
+pub fn following(number: u32) -> u32 {
+    number.checked_add(1).unwrap_or(1)
+}
+
 /// How many slots there are: a power of two.
 pub const SLOTS: u32 = 64;
 /// The words of a submission, and of a completion.

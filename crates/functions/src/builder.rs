@@ -1,9 +1,9 @@
 //! From a source to a checked image: the order of steps, and the compiler's arguments.
 //!
 //! ```text
-//! source::check -> sandbox: rustc (function, -F unsafe_code) -> rustc (shim around it, linked) ->
-//! verify::image ^                                                                            | `---- another
-//! layout or level, up to 8 times, if bytes are forbidden --------'
+//! source::check -> sandbox: rustc (function, -F unsafe_code), rustc (shim, linked) -> verify::image
+//!                     ^                                                                 |
+//!                     `-- another layout or level, up to 8 times, if bytes are forbidden '
 //! ```
 //!
 //! The function is a crate of its own, compiled without `unsafe`. The shim is ours: it has the entry, the

@@ -20,8 +20,7 @@
 //!
 //! The budget of a function is time on the worker's CPU as the dispatcher sees it: from the completion
 //! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again
-//! every
-//! [`AGAIN`] until the completion comes. A worker that does not hear it for [`DEAF`] is killed.
+//! every [`AGAIN`] until the completion comes. A worker that does not hear it for [`DEAF`] is killed.
 
 mod call;
 mod function;
@@ -54,6 +53,7 @@ pub const AGAIN: Duration = Duration::from_micros(100);
 pub const DEAF: Duration = Duration::from_millis(500);
 /// The most bytes of a request with its parameters, and of a reply.
 pub const MESSAGE: usize = 8 << 20;
+
 /// What is needed to start workers.
 #[derive(Debug, Clone)]
 pub struct Workers {

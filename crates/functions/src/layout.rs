@@ -4,11 +4,11 @@
 //! an image is bound once for all of them. The addresses are random numbers of the dispatcher.
 //!
 //! ```text
-//! images + n * BLOCK_SPAN     code of the plots of block n      file: n * BLOCK_BYTES             r-x
-//!        + CONSTANTS          their constants                    file: n * BLOCK_BYTES + CONSTANTS r--
-//!        + DATA               their data                         no file, each worker's own        rw-
-//! calls                       the runtime's calls                                                   r-x
-//! cells + n * CELL_BYTES  cell n: header, log, heap; a gap; stack                           rw-
+//! images + n * BLOCK_SPAN   code of the plots of block n   file: n * BLOCK_BYTES              r-x
+//!        + CONSTANTS        their constants                file: n * BLOCK_BYTES + CONSTANTS  r--
+//!        + DATA             their data                     no file, each worker's own         rw-
+//! calls                     the runtime's calls                                               r-x
+//! cells + n * CELL_BYTES    cell n: header, log, heap; a gap; stack                           rw-
 //! ```
 //!
 //! A plot is [`PLOT`] bytes of each part; an image has as many in a row as its longest part needs, all in
@@ -79,6 +79,11 @@ impl Cell {
     /// The end of its heap.
     pub fn heap_end(self) -> u64 {
         self.begin + HEAP as u64 + self.heap
+    }
+
+    /// Where its stack is in the worker's memory.
+    pub fn stack_file(self) -> u64 {
+        self.file + CELL_FILE - HEAVY_STACK
     }
 
     /// The top of its stack.

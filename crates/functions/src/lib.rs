@@ -15,6 +15,7 @@ pub mod image;
 pub mod layout;
 pub mod sandbox;
 pub mod schedule;
+mod sleep;
 pub mod source;
 pub mod store;
 pub mod verify;

@@ -20,7 +20,7 @@
 //! The kernel counts no processes of the host's root, who is another user inside. Where a container's user is
 //! the host's root by another number, only the clock ends too many of them (setrlimit(2), RLIMIT_NPROC).
 //!
-//! Each of them is there or there is no sandbox: nothing is built without. The outer process dies with the
+//! Each layer is there or there is no sandbox: nothing is built without. The outer process dies with the
 //! builder's thread, the inner one with the outer, and with process 1 all of its namespace.
 
 use std::collections::BTreeMap;

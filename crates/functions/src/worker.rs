@@ -21,12 +21,13 @@ use std::io;
 use std::ptr;
 
 use partywall_abi::function::{
-    Completion, End, GRAIN, Input, Line, Ring, SHORT, Short, Submission, Task,
+    Completion, End, GRAIN, Input, Line, Ring, SHORT, Short, Submission, Task, following,
 };
 use partywall_abi::sync::{Ordering, fence};
 use partywall_fn::cell::{HEAP, Header, LOG, LOG_BYTES, MESSAGE_BYTES, Outward, Span, status};
 
 use crate::layout::{CELLS, Cell, LIGHT_STACK, Layout};
+use crate::sleep::wake;
 use crate::store::Data;
 
 pub(crate) use handlers::STOP;
@@ -67,11 +68,7 @@ impl Worker {
             let slot = ring.slot(number);
             let submission = self.wait(&slot.submission, number);
             self.carry_out(number, &submission, &slot.completion);
-            number = number.wrapping_add(1);
-            if number == 0 {
-                // 0 is no submission's.
-                number = 1;
-            }
+            number = following(number);
         }
     }
 
@@ -93,7 +90,7 @@ impl Worker {
             }
             // A wake that comes first has changed the word; a signal is one wake too many.
             let flags = rustix::thread::futex::Flags::empty();
-            let _woken = rustix::thread::futex::wait(shared(sleep), flags, 1, None);
+            let _woken = rustix::thread::futex::wait(sleep, flags, 1, None);
         }
     }
 
@@ -132,11 +129,7 @@ impl Worker {
 
     fn complete(&self, line: &Line, number: u32, done: &Completion) {
         line.complete(number, done);
-        fence(Ordering::SeqCst);
-        if self.bell.0.load(Ordering::Relaxed) == 1 && self.bell.0.swap(0, Ordering::Relaxed) == 1 {
-            let flags = rustix::thread::futex::Flags::empty();
-            let _nobody = rustix::thread::futex::wake(shared(&self.bell.0), flags, 1);
-        }
+        wake(self.bell);
     }
 
     /// The time stamp counter, or 0.
@@ -366,11 +359,6 @@ fn within(span: Span, cell: Cell) -> Option<(*const u8, usize)> {
 
 fn completion(end: End, code: u16) -> Completion {
     Completion { end, code, bytes: 0, log: 0, lost: 0, detail: 0, ticks: 0, short: None }
-}
-
-/// A word as rustix takes it.
-fn shared(word: &partywall_abi::sync::AtomicU32) -> &std::sync::atomic::AtomicU32 {
-    word
 }
 
 /// Maps a part of a file at a fixed address where nothing is.

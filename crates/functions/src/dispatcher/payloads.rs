@@ -61,6 +61,26 @@ impl Payloads {
         Some(Room { at, bytes })
     }
 
+    /// Room for a submission's request and reply: what its slot has of its own where that is enough.
+    pub(super) fn pair(
+        &mut self,
+        number: u32,
+        request: usize,
+        reply: usize,
+    ) -> Option<(Room, Room)> {
+        let [own_input, own_output] = Self::own(number);
+        let mut room = |bytes: usize, own: Room| match bytes <= own.bytes as usize {
+            true => Some(own),
+            false => self.take(bytes),
+        };
+        let input = room(request, own_input)?;
+        let output = room(reply, own_output);
+        if output.is_none() {
+            self.give(input);
+        }
+        Some((input, output?))
+    }
+
     /// Gives back what was taken. A slot's own memory is nobody's to give.
     pub(super) fn give(&mut self, room: Room) {
         if room.bytes > OWN {

@@ -6,7 +6,6 @@ use partywall_abi::function::{Input, Short, Submission, Task};
 
 use super::Dispatcher;
 use super::call::Number;
-use super::payloads::{Payloads, Room};
 use super::seat::Seat;
 use crate::layout::LIGHT_HEAP;
 use crate::store::{Data, Loaded};
@@ -33,11 +32,10 @@ impl<T> Dispatcher<T> {
 
     /// Submits a call; false, and it is tried again, where there is no room for it.
     fn place(&mut self, number: Number, now_ns: u64) -> io::Result<bool> {
-        let placed = match self.calls[number.at()].waits {
-            Some(waits) => Some(self.resume(number, waits, now_ns)),
+        let done = match self.calls[number.at()].waits {
+            Some(waits) => self.resume(number, waits, now_ns),
             None => self.invoke(number, now_ns)?,
         };
-        let done = placed.unwrap_or(false);
         if !done {
             self.calls[number.at()].is_queued = true;
             self.again.push_back(number);
@@ -45,8 +43,8 @@ impl<T> Dispatcher<T> {
         Ok(done)
     }
 
-    /// Enters a function; none where no worker has room.
-    fn invoke(&mut self, number: Number, now_ns: u64) -> io::Result<Option<bool>> {
+    /// Enters a function; whether a worker has room.
+    fn invoke(&mut self, number: Number, now_ns: u64) -> io::Result<bool> {
         let id = self.calls[number.at()].function;
         let Loaded { entry, data, .. } = self.preload(id)?;
         let call = &self.calls[number.at()];
@@ -55,21 +53,12 @@ impl<T> Dispatcher<T> {
         let is_heavy = function.heavy || length as u64 > LIGHT_HEAP / 2;
         let with_room = self.seats.iter_mut().filter(|seat| seat.has_room());
         let able = with_room.filter(|seat| !is_heavy || !seat.cells.is_empty());
-        let Some(seat) = able.min_by_key(|seat| seat.flying.len()) else { return Ok(None) };
-        let next = seat.worker.next();
-        let [own_input, own_output] = Payloads::own(next);
+        let Some(seat) = able.min_by_key(|seat| seat.flying.len()) else { return Ok(false) };
         let described = data.map_or(0, |_| Data::BYTES);
-        let take =
-            |payloads: &mut Payloads, bytes: usize, own: Room| match bytes <= own.bytes as usize {
-                true => Some(own),
-                false => payloads.take(bytes),
-            };
-        let Some(input) = take(&mut seat.payloads, described + length, own_input) else {
-            return Ok(None);
-        };
-        let Some(output) = take(&mut seat.payloads, function.room, own_output) else {
-            seat.payloads.give(input);
-            return Ok(None);
+        let next = seat.worker.next();
+        let Some((input, output)) = seat.payloads.pair(next, described + length, function.room)
+        else {
+            return Ok(false);
         };
         let is_plain = data.is_none() && function.parameters.is_empty();
         let short = Short::new(&call.request).filter(|_| is_plain);
@@ -98,7 +87,7 @@ impl<T> Dispatcher<T> {
         };
         seat.fly(&submission, number, (input, output), now_ns);
         self.calls[number.at()].is_flying = true;
-        Ok(Some(true))
+        Ok(true)
     }
 
     /// Lets a function go on that has waited in this worker and cell; whether there was room.
@@ -110,19 +99,8 @@ impl<T> Dispatcher<T> {
         if !seat.has_room() {
             return false;
         }
-        let [own_input, own_output] = Payloads::own(seat.worker.next());
-        let input = if bytes.len() <= own_input.bytes as usize {
-            own_input
-        } else {
-            let Some(input) = seat.payloads.take(bytes.len()) else { return false };
-            input
-        };
-        let output = match function.room <= own_output.bytes as usize {
-            true => Some(own_output),
-            false => seat.payloads.take(function.room),
-        };
-        let Some(output) = output else {
-            seat.payloads.give(input);
+        let next = seat.worker.next();
+        let Some((input, output)) = seat.payloads.pair(next, bytes.len(), function.room) else {
             return false;
         };
         seat.worker.write(input.at, bytes);

@@ -6,13 +6,14 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use partywall_abi::function::{Completion, GRAIN, Ring, SLOTS, Submission};
-use partywall_abi::sync::{Ordering, fence};
+use partywall_abi::function::{Completion, GRAIN, Ring, SLOTS, Submission, following};
+use partywall_abi::sync::Ordering;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::clock::Exactness;
 use crate::layout::{CELL_FILE, Layout, PAYLOAD_BYTES, RING_BYTES, WORKER_BYTES};
+use crate::sleep::wake;
 use crate::store::Store;
 use crate::worker::{STOP, Start};
 
@@ -107,12 +108,7 @@ impl Worker {
         let number = self.next;
         self.ring.slot(number).submission.submit(number, submission);
         self.next = following(number);
-        fence(Ordering::SeqCst);
-        let sleep = &self.ring.sleep.0;
-        if sleep.load(Ordering::Relaxed) == 1 && sleep.swap(0, Ordering::Relaxed) == 1 {
-            let flags = rustix::thread::futex::Flags::empty();
-            let _nobody = rustix::thread::futex::wake(sleep, flags, 1);
-        }
+        wake(&self.ring.sleep);
         number
     }
 
@@ -185,13 +181,6 @@ impl Worker {
     /// Its process.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
-    }
-}
-
-fn following(number: u32) -> u32 {
-    match number.wrapping_add(1) {
-        0 => 1,
-        next => next,
     }
 }
 

@@ -98,12 +98,11 @@ fn begin(start: &Start) -> io::Result<Worker> {
         map(at + u64::from(DATA), bytes, write, None)?;
     }
     for number in 0..CELLS {
-        let Cell { begin, stack, file, .. } = layout.cell(number as u16);
         let cell = layout.cell(number as u16);
+        let Cell { begin, stack, file, .. } = cell;
         let heap = cell.heap_end() - begin;
         map(begin, heap, write, Some((memory.as_fd(), file)))?;
-        let stack_file = file + crate::layout::CELL_FILE - crate::layout::HEAVY_STACK;
-        map(cell.stack_top() - stack, stack, write, Some((memory.as_fd(), stack_file)))?;
+        map(cell.stack_top() - stack, stack, write, Some((memory.as_fd(), cell.stack_file())))?;
     }
     calls(layout.calls)?;
     enter::look();
