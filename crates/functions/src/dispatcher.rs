@@ -20,13 +20,19 @@
 //!
 //! The budget of a function is time on the worker's CPU as the dispatcher sees it: from the completion
 //! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again
-//! every [`AGAIN`] until the completion comes. A worker that does not hear it for [`DEAF`] is killed.
+//! every [`AGAIN`] until the completion comes. A worker that does not hear it for [`DEAF`] is killed, and the
+//! call is [`Outcome::Deaf`]. A worker that has given up so many functions ([`Workers::recycle`]) takes no
+//! call any more, and another has its seat when its last one is over.
 
 mod call;
+mod complete;
+mod counts;
 mod function;
 mod payloads;
+mod resident;
 mod seat;
 mod submit;
+mod watch;
 pub mod worker;
 
 use std::cmp::Reverse;
@@ -34,18 +40,17 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
-use partywall_abi::function::{Completion, End};
-
 pub use call::{Done, Event, Number, Outcome, Outward};
+pub use counts::Counts;
 pub use function::{Id, Registration};
 
 use crate::layout::HEAVY_HEAP;
 use crate::schedule::{Limits, Owner, Schedule};
-use crate::store::{Loaded, Store};
+use crate::store::Store;
 use call::Call;
 use function::Function;
-use seat::{Flying, Seat};
-use worker::Worker;
+use resident::Residents;
+use seat::Seat;
 
 /// How often a function is told to stop.
 pub const AGAIN: Duration = Duration::from_micros(100);
@@ -63,6 +68,10 @@ pub struct Workers {
     pub cpus: Vec<Option<usize>>,
     /// How exactly functions see the time.
     pub exactness: crate::clock::Exactness,
+    /// The most bytes of images that are loaded.
+    pub resident: u64,
+    /// How many functions a worker gives up before another one has its seat.
+    pub recycle: u32,
 }
 
 /// Functions, calls, and the workers that run them. `T` is what a call is told by.
@@ -73,11 +82,12 @@ pub struct Dispatcher<T> {
     bell: std::os::fd::OwnedFd,
     workers: Workers,
     seats: Vec<Seat>,
-    functions: Vec<Function>,
+    functions: slab::Slab<Function>,
     names: HashMap<String, Id>,
+    residents: Residents,
     schedule: Schedule<Number>,
     calls: slab::Slab<Call<T>>,
-    /// That of the last call.
+    /// That of the last call or function.
     generation: u32,
     /// When calls are over, the next one first; those that are over already are passed by.
     deadlines: BinaryHeap<(Reverse<u64>, Number)>,
@@ -100,8 +110,9 @@ impl<T> Dispatcher<T> {
             bell,
             workers,
             seats: Vec::new(),
-            functions: Vec::new(),
+            functions: slab::Slab::new(),
             names: HashMap::new(),
+            residents: Residents::default(),
             schedule: Schedule::default(),
             calls: slab::Slab::new(),
             generation: 0,
@@ -116,26 +127,27 @@ impl<T> Dispatcher<T> {
         Ok(dispatcher)
     }
 
-    fn start(&self, number: usize) -> io::Result<Worker> {
-        let Workers { program, cpus, exactness } = &self.workers;
-        Worker::start(program, self.layout, &self.store, &self.bell, (cpus[number], *exactness))
-    }
-
     /// Another owner of functions.
     pub fn add_owner(&mut self, limits: Limits) -> Owner {
         self.schedule.add(limits)
     }
 
-    /// Registers a function; none if there is one of that name.
-    pub fn register(&mut self, registration: Registration) -> Option<Id> {
-        let id = Id(self.functions.len() as u32);
-        let (name, function) = Function::new(registration);
-        match self.names.entry(name) {
-            std::collections::hash_map::Entry::Occupied(_) => return None,
-            std::collections::hash_map::Entry::Vacant(free) => free.insert(id),
-        };
-        self.functions.push(function);
-        Some(id)
+    /// Other limits for an owner.
+    pub fn limit(&mut self, owner: Owner, limits: Limits) {
+        self.schedule.limit(owner, limits);
+    }
+
+    /// Registers a function. One that had the name before is removed: its calls go on.
+    ///
+    /// # Errors
+    /// The kernel's, when the other's image cannot be taken out.
+    pub fn register(&mut self, registration: Registration) -> io::Result<Id> {
+        self.generation = self.generation.wrapping_add(1);
+        let id = Id::new(self.functions.vacant_key(), self.generation);
+        let before = self.names.insert(registration.name.clone(), id);
+        self.functions.insert(Function::new(registration, self.generation));
+        before.map_or(Ok(()), |before| self.remove(before))?;
+        Ok(id)
     }
 
     /// The function of this name.
@@ -143,39 +155,37 @@ impl<T> Dispatcher<T> {
         self.names.get(name).copied()
     }
 
-    /// Loads a function's image before it is called.
-    ///
-    /// # Errors
-    /// The kernel's; [`io::ErrorKind::StorageFull`] when the store is full.
-    pub fn preload(&mut self, id: Id) -> io::Result<Loaded> {
-        let function = &mut self.functions[id.0 as usize];
-        if let Some(loaded) = function.loaded {
-            return Ok(loaded);
-        }
-        let full = || io::Error::from(io::ErrorKind::StorageFull);
-        let loaded = self.store.put(&function.image)?.ok_or_else(full)?;
-        Ok(*function.loaded.insert(loaded))
+    fn knows(&self, id: Id) -> bool {
+        self.functions.get(id.at()).is_some_and(|function| function.is(id) && !function.is_removed)
     }
 
     /// Bans a function or lets it be called again. It is also banned by its strikes: calls that it spends
     /// beyond its budget, its memory or its stack, or ends by a fault. A thousand good replies take a strike
     /// back.
     pub fn ban(&mut self, id: Id, is_banned: bool) {
-        let function = &mut self.functions[id.0 as usize];
-        function.is_banned = is_banned;
-        function.strikes[1] = 0;
+        if self.knows(id) {
+            let function = &mut self.functions[id.at()];
+            function.is_banned = is_banned;
+            function.strikes[1] = 0;
+        }
     }
 
-    /// Whether it is banned, and the strikes that it has.
-    pub fn strikes(&self, id: Id) -> (bool, u32) {
-        let function = &self.functions[id.0 as usize];
-        (function.is_banned, function.strikes[1])
+    /// Whether it is banned, and the strikes that it has; none if there is no such function.
+    pub fn strikes(&self, id: Id) -> Option<(bool, u32)> {
+        let function = self.functions.get(id.at()).filter(|function| function.is(id))?;
+        Some((function.is_banned, function.strikes[1]))
+    }
+
+    /// What has come of a function's calls; none if there is no such function.
+    pub fn counts(&self, id: Id) -> Option<&Counts> {
+        self.functions.get(id.at()).filter(|function| function.is(id)).map(|found| &found.counts)
     }
 
     /// Takes a call, until `deadline_ns` at most.
     ///
     /// # Errors
-    /// The call that is over at once: by its owner's limits, for its length, or with its function banned.
+    /// The call that is over at once: without such a function, by its owner's limits, for its length, or with
+    /// its function banned.
     pub fn call(
         &mut self,
         id: Id,
@@ -183,22 +193,30 @@ impl<T> Dispatcher<T> {
         token: T,
         (now_ns, deadline_ns): (u64, Option<u64>),
     ) -> Result<Number, Done<T>> {
-        let function = &self.functions[id.0 as usize];
-        let refused = |token, outcome| Done { token, outcome, log: Vec::new(), cpu_ns: 0 };
+        let refused =
+            |token, outcome| Done { call: None, token, outcome, log: Vec::new(), cpu_ns: 0 };
+        if !self.knows(id) {
+            return Err(refused(token, Outcome::Gone));
+        }
+        let function = &mut self.functions[id.at()];
         let length = request.len() + function.parameters.len();
-        if length > MESSAGE {
-            return Err(refused(token, Outcome::Long(length as u64)));
-        }
-        if function.is_banned {
-            return Err(refused(token, Outcome::Banned));
-        }
-        let owner = function.owner;
         let generation = self.generation.wrapping_add(1);
         let number = Number::new(self.calls.vacant_key(), generation);
-        if let Err((why, _)) = self.schedule.admit(owner, number, now_ns) {
-            return Err(refused(token, Outcome::Refused(why)));
+        let why = if length > MESSAGE {
+            Some(Outcome::Long(length as u64))
+        } else if function.is_banned {
+            Some(Outcome::Banned)
+        } else {
+            let admitted = self.schedule.admit(function.owner, number, now_ns);
+            admitted.err().map(|(why, _)| Outcome::Refused(why))
+        };
+        if let Some(why) = why {
+            function.counts.refused += 1;
+            return Err(refused(token, why));
         }
+        function.open += 1;
         self.generation = generation;
+        self.forget_deadlines();
         self.deadlines.extend(deadline_ns.map(|deadline| (Reverse(deadline), number)));
         self.calls.insert(Call {
             generation,
@@ -213,9 +231,20 @@ impl<T> Dispatcher<T> {
             is_queued: false,
             is_flying: false,
             over: None,
+            holds: false,
+            came_ns: now_ns,
             cpu_ns: 0,
         });
         Ok(number)
+    }
+
+    /// Keeps the deadlines of calls that are over from becoming more than those of calls that are not.
+    fn forget_deadlines(&mut self) {
+        if self.deadlines.len() > 1024 + 2 * self.calls.len() {
+            let calls = &self.calls;
+            let is_open = |number: &Number| calls.get(number.at()).is_some_and(|c| c.is(*number));
+            self.deadlines.retain(|(_, number)| is_open(number));
+        }
     }
 
     /// Gives a function the answer of the service that it has called: 0 or a status code, and bytes. A call
@@ -241,11 +270,21 @@ impl<T> Dispatcher<T> {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn cancel(&mut self, call: Number, events: &mut Vec<Event<T>>) -> io::Result<()> {
-        self.end(call, Outcome::Cancelled, events)
+    pub fn cancel(
+        &mut self,
+        call: Number,
+        now_ns: u64,
+        events: &mut Vec<Event<T>>,
+    ) -> io::Result<()> {
+        self.end((call, now_ns), Outcome::Cancelled, events)
     }
 
-    fn end(&mut self, number: Number, why: Outcome, events: &mut Vec<Event<T>>) -> io::Result<()> {
+    fn end(
+        &mut self,
+        (number, now_ns): (Number, u64),
+        why: Outcome,
+        events: &mut Vec<Event<T>>,
+    ) -> io::Result<()> {
         let call = self.calls.get_mut(number.at());
         let Some(call) = call.filter(|call| call.is(number)) else {
             return Ok(());
@@ -259,11 +298,10 @@ impl<T> Dispatcher<T> {
             self.seats[at].cells.push(cell);
         }
         if call.begun.is_none() {
-            let owner = self.functions[call.function.0 as usize].owner;
+            let owner = self.functions[call.function.at()].owner;
             self.schedule.withdraw(owner, |queued| *queued == number);
         }
-        self.done(number, why, Vec::new(), events);
-        Ok(())
+        self.done((number, now_ns), why, Vec::new(), events)
     }
 
     /// Does what there is to do; whether there was anything.
@@ -280,190 +318,24 @@ impl<T> Dispatcher<T> {
             && deadline <= now_ns
         {
             self.deadlines.pop();
-            self.end(number, Outcome::Deadline, events)?;
+            self.end((number, now_ns), Outcome::Deadline, events)?;
             any = true;
         }
-        if now_ns.saturating_sub(self.looked_ns) > 1_000_000 {
-            self.looked_ns = now_ns;
-            for at in 0..self.seats.len() {
-                if self.seats[at].worker.child().try_wait()?.is_some() {
-                    self.replace(at, now_ns, events)?;
-                    any = true;
-                }
-            }
-        }
-        any |= self.submit(now_ns)?;
+        any |= self.look(now_ns, events)?;
+        any |= self.submit(now_ns, events)?;
         Ok(any)
     }
 
-    /// Takes what a worker has completed.
-    fn collect(&mut self, at: usize, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
-        let mut any = false;
-        while let Some((_, completion)) = self.seats[at].worker.completion() {
-            any = true;
-            let seat = &mut self.seats[at];
-            let flying = seat.flying.pop_front().expect("a completion has its submission");
-            let cpu_ns = now_ns.saturating_sub(seat.began_ns);
-            (seat.began_ns, seat.told_ns) = (now_ns, None);
-            let call = &mut self.calls[flying.call.at()];
-            (call.cpu_ns, call.is_flying) = (call.cpu_ns + cpu_ns, false);
-            self.completed(at, &flying, &completion, events)?;
-            let seat = &mut self.seats[at];
-            seat.payloads.give(flying.input);
-            seat.payloads.give(flying.output);
-        }
-        Ok(any)
+    /// Whether a function runs, which must be watched.
+    pub fn is_running(&self) -> bool {
+        self.seats.iter().any(|seat| !seat.flying.is_empty())
     }
 
-    /// What comes of a submission.
-    fn completed(
-        &mut self,
-        at: usize,
-        flying: &Flying,
-        completion: &Completion,
-        events: &mut Vec<Event<T>>,
-    ) -> io::Result<()> {
-        let Flying { call: number, cell, output, .. } = *flying;
-        let call = &mut self.calls[number.at()];
-        let function = &mut self.functions[call.function.0 as usize];
-        // All lengths are the worker's word.
-        let most = output.bytes as usize;
-        let bytes = (completion.bytes as usize).min(most);
-        let rest = (completion.log as usize).min(most - bytes);
-        let seat = &mut self.seats[at];
-        if completion.end == End::Calls && cell != 0 && call.over.is_none() {
-            let body = (completion.lost as usize).min(most - bytes - rest);
-            let message = seat.worker.read(output.at, bytes + rest + body);
-            (call.waits, call.has_called) = (Some((at, cell)), true);
-            let outward = Outward { call: number, message, service: bytes, method: rest };
-            events.push(Event::Outward(outward));
-            return Ok(());
-        }
-        if cell != 0 {
-            seat.worker.clean(cell)?;
-            seat.cells.push(cell);
-        }
-        let again = match completion.end {
-            End::Memory | End::Stack if cell == 0 => {
-                function.heavy = true;
-                true
-            }
-            End::Room if !call.has_called && completion.detail <= MESSAGE as u64 => {
-                let wanted = completion.detail as usize + partywall_fn::cell::LOG_BYTES;
-                let is_more = function.room < wanted;
-                function.room = wanted.max(function.room);
-                is_more
-            }
-            _ => false,
-        };
-        if again && call.over.is_none() {
-            call.is_queued = true;
-            self.again.push_front(number);
-            return Ok(());
-        }
-        let (said, log) = match completion.short {
-            Some(short) => {
-                let short = short.bytes();
-                (short[..bytes.min(short.len())].to_vec(), Vec::new())
-            }
-            None => {
-                let mut said = seat.worker.read(output.at, bytes + rest);
-                let log = said.split_off(bytes);
-                (said, log)
-            }
-        };
-        let text = || String::from_utf8_lossy(&said).into_owned();
-        let outcome = match completion.end {
-            End::Error => Outcome::Error(completion.code, text()),
-            End::Panic => Outcome::Panic(text()),
-            End::Memory => Outcome::Memory,
-            End::Stack => Outcome::Stack,
-            End::Fault => Outcome::Fault(completion.code, completion.detail),
-            End::Stopped => Outcome::Budget(Duration::from_nanos(function.budget_ns)),
-            End::Room => Outcome::Long(completion.detail),
-            End::Calls | End::Refused => Outcome::Lost,
-            End::Reply => Outcome::Reply(said),
-        };
-        // One that was stopped for its caller's sake has done nothing wrong.
-        let outcome = call.over.take().unwrap_or_else(|| {
-            match &outcome {
-                Outcome::Reply(_) => function.reply(),
-                wrong if wrong.is_strike() => function.strike(),
-                _ => {}
-            }
-            outcome
-        });
-        self.done(number, outcome, log, events);
-        Ok(())
-    }
-
-    /// A call is over.
-    fn done(&mut self, number: Number, outcome: Outcome, log: Vec<u8>, events: &mut Vec<Event<T>>) {
-        let Call { token, begun, cpu_ns, is_queued, .. } = self.calls.remove(number.at());
-        if is_queued {
-            self.again.retain(|queued| *queued != number);
-        }
-        if let Some(begun) = begun {
-            self.schedule.ended(begun, cpu_ns);
-        }
-        events.push(Event::Done(Done { token, outcome, log, cpu_ns }));
-    }
-
-    /// Stops a function that is beyond its budget.
-    fn watch(&mut self, at: usize, now_ns: u64) {
-        let seat = &mut self.seats[at];
-        let Some(front) = seat.flying.front() else { return };
-        let call = &self.calls[front.call.at()];
-        let budget = self.functions[call.function.0 as usize].budget_ns;
-        if now_ns.saturating_sub(seat.began_ns) <= budget && call.over.is_none() {
-            return;
-        }
-        let number = front.number;
-        match &mut seat.told_ns {
-            None => seat.told_ns = Some((now_ns, now_ns)),
-            Some((first, _)) if now_ns - *first > DEAF.as_nanos() as u64 => {
-                // It is replaced when it is gone.
-                let _gone = seat.worker.child().kill();
-                return;
-            }
-            Some((_, last)) if now_ns - *last > AGAIN.as_nanos() as u64 => *last = now_ns,
-            Some(_) => return,
-        }
-        seat.worker.stop(number);
-    }
-
-    /// Gives a worker's seat to another one.
-    fn replace(&mut self, at: usize, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<()> {
-        self.collect(at, now_ns, events)?;
-        let worker = self.start(at)?;
-        let gone = std::mem::replace(&mut self.seats[at], Seat::new(worker));
-        let waited = self.calls.iter().filter(|(_, call)| call.waits.is_some_and(|w| w.0 == at));
-        let number = |(at, call): (usize, &Call<T>)| Number::new(at, call.generation);
-        let waited: Vec<_> = waited.map(number).collect();
-        // The last one first, so that the first one is in front again.
-        let flew = gone.flying.iter().enumerate().rev();
-        let flew = flew.map(|(place, flying)| (flying.call, place == 0)).collect::<Vec<_>>();
-        for (number, may_have_run) in flew.into_iter().chain(waited.into_iter().map(|n| (n, true)))
-        {
-            let call = &mut self.calls[number.at()];
-            let idempotent = self.functions[call.function.0 as usize].idempotent;
-            let once_more = !call.is_second && (idempotent || !call.has_called);
-            if may_have_run && !once_more {
-                self.done(number, Outcome::Lost, Vec::new(), events);
-                continue;
-            }
-            call.is_second |= may_have_run;
-            call.is_flying = false;
-            if let Some(over) = call.over.take() {
-                self.done(number, over, Vec::new(), events);
-                continue;
-            }
-            (call.waits, call.answer, call.has_called) = (None, None, false);
-            if !std::mem::replace(&mut call.is_queued, true) {
-                self.again.push_front(number);
-            }
-        }
-        Ok(())
+    /// When there will be something to do, if nothing comes before.
+    pub fn next_ns(&self) -> Option<u64> {
+        let deadline = self.deadlines.peek().map(|(Reverse(deadline), _)| *deadline);
+        let missing = self.seats.iter().filter_map(|seat| seat.missing_until_ns).min();
+        deadline.into_iter().chain(missing).min()
     }
 
     /// Kills a worker, for tests; another one has its seat then.
@@ -473,6 +345,12 @@ impl<T> Dispatcher<T> {
         child.kill().expect("a worker can be killed");
         child.wait().expect("a worker ends");
         self.looked_ns = 0;
+    }
+
+    /// The process of a worker, for tests.
+    #[doc(hidden)]
+    pub fn worker_pid(&mut self, number: usize) -> u32 {
+        self.seats[number].worker.child().id()
     }
 }
 

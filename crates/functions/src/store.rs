@@ -97,6 +97,13 @@ impl Store {
         self.file.as_fd()
     }
 
+    /// The bytes of the pages that an image has when it is in.
+    pub fn bytes(image: &Image) -> u64 {
+        let code = image.code.len() as u64 + u64::from(GUARD);
+        let constants = image.constants.len().next_multiple_of(16) + image.data.len();
+        code.next_multiple_of(PAGE) + (constants as u64).next_multiple_of(PAGE)
+    }
+
     /// Puts an image in, bound to its plots; none if there is no room.
     ///
     /// # Errors
@@ -117,12 +124,11 @@ impl Store {
         let at = in_file(plot);
         let written = write(self.file.as_fd(), at, &code)
             .and_then(|()| write(self.file.as_fd(), at + u64::from(CONSTANTS), &constants));
-        let bytes = (code.len() + constants.len()) as u64;
         let loaded = Loaded {
             plot,
             count,
             entry: self.layout.image(plot) + u64::from(image.entry),
-            bytes,
+            bytes: Self::bytes(image),
             data: (data != 0).then(|| self.data(image, plot)),
         };
         match written {

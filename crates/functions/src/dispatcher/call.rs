@@ -56,6 +56,12 @@ pub enum Outcome {
     Deadline,
     /// Its worker has ended, and it must not run again.
     Lost,
+    /// It has not heard that it is to stop, and its worker was ended for that.
+    Deaf,
+    /// There is no such function any more.
+    Gone,
+    /// Its image is not to be had in memory, and why.
+    NotLoaded(String),
 }
 
 impl<T> Call<T> {
@@ -68,13 +74,15 @@ impl<T> Call<T> {
 impl Outcome {
     /// Whether it counts against the function: what stops a worker for a while, or might do more.
     pub(super) fn is_strike(&self) -> bool {
-        matches!(self, Self::Budget(_) | Self::Fault(..) | Self::Stack | Self::Memory)
+        matches!(self, Self::Budget(_) | Self::Fault(..) | Self::Stack | Self::Memory | Self::Deaf)
     }
 }
 
 /// A call that is over.
 #[derive(Debug)]
 pub struct Done<T> {
+    /// Its number; none if it was not taken.
+    pub call: Option<Number>,
     /// What it was called with.
     pub token: T,
     /// How it has ended.
@@ -127,5 +135,9 @@ pub(super) struct Call<T> {
     pub(super) is_flying: bool,
     /// It is over whatever its function says, and why.
     pub(super) over: Option<Outcome>,
+    /// Its function's image stays loaded for it.
+    pub(super) holds: bool,
+    /// When it came.
+    pub(super) came_ns: u64,
     pub(super) cpu_ns: u64,
 }

@@ -1,7 +1,9 @@
 //! Functions, as they are registered, and what is counted against them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::counts::Counts;
 use super::payloads::OWN;
 use crate::image::{Call as RuntimeCall, Image};
 use crate::schedule::Owner;
@@ -12,9 +14,22 @@ const CALLERS_ROOM: usize = 256 << 10;
 /// Good replies that take a strike back.
 const FORGIVEN: u32 = 1000;
 
-/// A function's number.
+/// A function's number: its place among all functions, and which one has that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Id(pub(super) u32);
+pub struct Id {
+    at: u32,
+    generation: u32,
+}
+
+impl Id {
+    pub(super) fn new(at: usize, generation: u32) -> Self {
+        Self { at: at as u32, generation }
+    }
+
+    pub(super) fn at(self) -> usize {
+        self.at as usize
+    }
+}
 
 /// What a function is registered with.
 #[derive(Debug)]
@@ -23,8 +38,8 @@ pub struct Registration {
     pub name: String,
     /// Whose it is.
     pub owner: Owner,
-    /// Its image.
-    pub image: Image,
+    /// Its image, of which other functions may have the same.
+    pub image: Arc<Image>,
     /// Its parameters and secrets.
     pub parameters: Vec<u8>,
     /// What it may use of the CPU in one call.
@@ -37,8 +52,10 @@ pub struct Registration {
 
 #[derive(Debug)]
 pub(super) struct Function {
+    generation: u32,
+    pub(super) name: String,
     pub(super) owner: Owner,
-    pub(super) image: Image,
+    pub(super) image: Arc<Image>,
     pub(super) parameters: Vec<u8>,
     pub(super) budget_ns: u64,
     pub(super) idempotent: bool,
@@ -46,6 +63,16 @@ pub(super) struct Function {
     pub(super) strikes: [u32; 3],
     pub(super) is_banned: bool,
     pub(super) loaded: Option<Loaded>,
+    /// It has been called since it was last looked for what to unload.
+    pub(super) is_recent: bool,
+    /// Calls that run or wait, for which its image stays loaded.
+    pub(super) users: u32,
+    /// Calls that are not over.
+    pub(super) open: u32,
+    /// Nobody calls it any more; it goes with its last call.
+    pub(super) is_removed: bool,
+    /// What has come of its calls.
+    pub(super) counts: Counts,
     /// It has cells of its own.
     pub(super) heavy: bool,
     /// The bytes that its reply has room for.
@@ -53,13 +80,15 @@ pub(super) struct Function {
 }
 
 impl Function {
-    /// One that has been registered, and its name.
-    pub(super) fn new(registration: Registration) -> (String, Self) {
+    /// One that has been registered.
+    pub(super) fn new(registration: Registration, generation: u32) -> Self {
         let Registration { name, owner, image, parameters, budget, idempotent, strikes } =
             registration;
         // Only what has a cell of its own can wait.
         let heavy = image.calls(RuntimeCall::Service);
-        let function = Self {
+        Self {
+            generation,
+            name,
             owner,
             image,
             parameters,
@@ -68,11 +97,20 @@ impl Function {
             strikes: [strikes, 0, 0],
             is_banned: false,
             loaded: None,
+            is_recent: false,
+            users: 0,
+            open: 0,
+            is_removed: false,
+            counts: Counts::default(),
             heavy,
             // And only it cannot run again when its reply has no room.
             room: if heavy { CALLERS_ROOM } else { OWN as usize },
-        };
-        (name, function)
+        }
+    }
+
+    /// Whether it is the function with this number, and none that has had its place.
+    pub(super) fn is(&self, id: Id) -> bool {
+        self.generation == id.generation
     }
 
     /// Counts a call against it.

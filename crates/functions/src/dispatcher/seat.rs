@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use partywall_abi::function::Submission;
+use partywall_abi::function::{SLOTS, Submission};
 
 use super::call::Number;
 use super::payloads::{Payloads, Room};
@@ -11,6 +11,7 @@ use crate::layout::CELLS;
 
 /// Submissions of a worker that have not ended, where owners share it: who comes next waits for no more.
 const AHEAD: usize = 16;
+const _: () = assert!(AHEAD <= SLOTS as usize);
 
 /// A submission that has not ended.
 #[derive(Debug)]
@@ -32,17 +33,41 @@ pub(super) struct Seat {
     pub(super) began_ns: u64,
     /// When it was told to stop, first and last.
     pub(super) told_ns: Option<(u64, u64)>,
+    /// The functions that its worker has given up.
+    pub(super) given_up: u32,
+    /// Its worker has ended, and none is started before then.
+    pub(super) missing_until_ns: Option<u64>,
 }
 
 impl Seat {
     pub(super) fn new(worker: Worker) -> Self {
         let cells = (1..CELLS as u16).rev().collect();
         let (payloads, flying) = (Payloads::default(), VecDeque::new());
-        Self { worker, payloads, flying, cells, began_ns: 0, told_ns: None }
+        Self {
+            worker,
+            payloads,
+            flying,
+            cells,
+            began_ns: 0,
+            told_ns: None,
+            given_up: 0,
+            missing_until_ns: None,
+        }
     }
 
+    /// Whether there is room for a submission.
     pub(super) fn has_room(&self) -> bool {
-        self.flying.len() < AHEAD && self.worker.has_room()
+        self.flying.len() < AHEAD && self.missing_until_ns.is_none()
+    }
+
+    /// Whether its worker takes no new call, having given up so many functions.
+    pub(super) fn is_leaving(&self, recycle: u32) -> bool {
+        self.given_up >= recycle
+    }
+
+    /// Whether nothing of it runs or waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.flying.is_empty() && self.cells.len() == CELLS as usize - 1
     }
 
     pub(super) fn fly(

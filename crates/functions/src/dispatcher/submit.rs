@@ -5,36 +5,56 @@ use std::io;
 use partywall_abi::function::{Input, Short, Submission, Task};
 
 use super::Dispatcher;
-use super::call::Number;
-use super::seat::Seat;
+use super::call::{Event, Number, Outcome};
 use crate::layout::LIGHT_HEAP;
 use crate::store::{Data, Loaded};
 
 impl<T> Dispatcher<T> {
     /// Submits what there is room for.
-    pub(super) fn submit(&mut self, now_ns: u64) -> io::Result<bool> {
+    pub(super) fn submit(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
         let mut any = false;
         for _ in 0..self.again.len() {
             let Some(number) = self.again.pop_front() else { break };
             self.calls[number.at()].is_queued = false;
-            any |= self.place(number, now_ns)?;
+            any |= self.place(number, now_ns, events)?;
         }
-        while self.seats.iter().any(Seat::has_room) {
+        while self.takes_calls() {
             let Some((begun, number)) = self.schedule.begin() else { break };
             self.calls[number.at()].begun = Some(begun);
             any = true;
-            if !self.place(number, now_ns)? {
+            if !self.place(number, now_ns, events)? {
                 break;
             }
         }
         Ok(any)
     }
 
+    fn takes_calls(&self) -> bool {
+        let recycle = self.workers.recycle;
+        self.seats.iter().any(|seat| seat.has_room() && !seat.is_leaving(recycle))
+    }
+
     /// Submits a call; false, and it is tried again, where there is no room for it.
-    fn place(&mut self, number: Number, now_ns: u64) -> io::Result<bool> {
-        let done = match self.calls[number.at()].waits {
+    fn place(
+        &mut self,
+        number: Number,
+        now_ns: u64,
+        events: &mut Vec<Event<T>>,
+    ) -> io::Result<bool> {
+        let call = &self.calls[number.at()];
+        let done = match call.waits {
             Some(waits) => self.resume(number, waits, now_ns),
-            None => self.invoke(number, now_ns)?,
+            None => match self.load(call.function) {
+                Ok(loaded) => self.invoke(number, &loaded, now_ns),
+                Err(why) => {
+                    let why = Outcome::NotLoaded(match why.kind() {
+                        io::ErrorKind::StorageFull => "all that is loaded is in use".into(),
+                        _ => why.to_string(),
+                    });
+                    self.done((number, now_ns), why, Vec::new(), events)?;
+                    return Ok(true);
+                }
+            },
         };
         if !done {
             self.calls[number.at()].is_queued = true;
@@ -44,21 +64,22 @@ impl<T> Dispatcher<T> {
     }
 
     /// Enters a function; whether a worker has room.
-    fn invoke(&mut self, number: Number, now_ns: u64) -> io::Result<bool> {
-        let id = self.calls[number.at()].function;
-        let Loaded { entry, data, .. } = self.preload(id)?;
+    fn invoke(&mut self, number: Number, loaded: &Loaded, now_ns: u64) -> bool {
+        let Loaded { entry, data, .. } = *loaded;
+        let recycle = self.workers.recycle;
         let call = &self.calls[number.at()];
-        let function = &self.functions[id.0 as usize];
+        let function = &mut self.functions[call.function.at()];
         let length = call.request.len() + function.parameters.len();
         let is_heavy = function.heavy || length as u64 > LIGHT_HEAP / 2;
-        let with_room = self.seats.iter_mut().filter(|seat| seat.has_room());
+        let seats = self.seats.iter_mut();
+        let with_room = seats.filter(|seat| seat.has_room() && !seat.is_leaving(recycle));
         let able = with_room.filter(|seat| !is_heavy || !seat.cells.is_empty());
-        let Some(seat) = able.min_by_key(|seat| seat.flying.len()) else { return Ok(false) };
+        let Some(seat) = able.min_by_key(|seat| seat.flying.len()) else { return false };
         let described = data.map_or(0, |_| Data::BYTES);
         let next = seat.worker.next();
         let Some((input, output)) = seat.payloads.pair(next, described + length, function.room)
         else {
-            return Ok(false);
+            return false;
         };
         let is_plain = data.is_none() && function.parameters.is_empty();
         let short = Short::new(&call.request).filter(|_| is_plain);
@@ -86,14 +107,16 @@ impl<T> Dispatcher<T> {
             room: output.bytes,
         };
         seat.fly(&submission, number, (input, output), now_ns);
-        self.calls[number.at()].is_flying = true;
-        Ok(true)
+        function.users += 1;
+        let call = &mut self.calls[number.at()];
+        (call.is_flying, call.holds) = (true, true);
+        true
     }
 
     /// Lets a function go on that has waited in this worker and cell; whether there was room.
     fn resume(&mut self, number: Number, (at, cell): (usize, u16), now_ns: u64) -> bool {
         let call = &mut self.calls[number.at()];
-        let function = &self.functions[call.function.0 as usize];
+        let function = &self.functions[call.function.at()];
         let seat = &mut self.seats[at];
         let Some((code, bytes)) = &call.answer else { return false };
         if !seat.has_room() {

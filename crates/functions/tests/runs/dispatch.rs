@@ -1,90 +1,12 @@
 //! Calls by a dispatcher with its workers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use partywall_functions::clock::Exactness;
-use partywall_functions::dispatcher::{
-    Dispatcher, Done, Event, Id, Outcome, Registration, Workers,
-};
-use partywall_functions::layout::Layout;
-use partywall_functions::schedule::{Limits, Owner, Refused};
-use partywall_functions::store::Store;
+use partywall_functions::dispatcher::{Event, Outcome};
+use partywall_functions::schedule::{Limits, Refused};
 
-use super::host::{UPPER, image};
-
-struct Rig {
-    dispatcher: Dispatcher<u32>,
-    owner: Owner,
-    begun: Instant,
-    calls: u32,
-    events: Vec<Event<u32>>,
-}
-
-impl Rig {
-    fn new(workers: usize) -> Self {
-        let layout = Layout::draw([u64::from(std::process::id()) << 33, 11 << 33]);
-        let store = Store::new(layout, 2).unwrap();
-        let program = vec![env!("CARGO_BIN_EXE_functions-worker").to_owned()];
-        let workers = Workers { program, cpus: vec![None; workers], exactness: Exactness::Exact };
-        let mut dispatcher = Dispatcher::new(layout, store, workers).unwrap();
-        let owner = dispatcher.add_owner(Limits::default());
-        Self { dispatcher, owner, begun: Instant::now(), calls: 0, events: Vec::new() }
-    }
-
-    fn now(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
-    }
-
-    fn register(&mut self, name: &str, text: &str, change: impl FnOnce(&mut Registration)) -> Id {
-        let mut registration = Registration {
-            name: name.into(),
-            owner: self.owner,
-            image: image(text),
-            parameters: Vec::new(),
-            budget: Duration::from_secs(2),
-            idempotent: false,
-            strikes: 1000,
-        };
-        change(&mut registration);
-        self.dispatcher.register(registration).unwrap()
-    }
-
-    fn call(&mut self, id: Id, request: &[u8]) -> u32 {
-        self.calls += 1;
-        let now = self.now();
-        self.dispatcher.call(id, request.to_vec(), self.calls, (now, None)).unwrap();
-        self.calls
-    }
-
-    /// The next event.
-    fn event(&mut self) -> Event<u32> {
-        let begun = Instant::now();
-        while self.events.is_empty() {
-            let now = self.now();
-            self.dispatcher.poll(now, &mut self.events).unwrap();
-            assert!(begun.elapsed() < Duration::from_secs(20), "nothing happens");
-        }
-        self.events.remove(0)
-    }
-
-    fn done(&mut self) -> Done<u32> {
-        match self.event() {
-            Event::Done(done) => done,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn outcome(&mut self, id: Id, request: &[u8]) -> Outcome {
-        let token = self.call(id, request);
-        let done = self.done();
-        assert_eq!(done.token, token);
-        done.outcome
-    }
-}
-
-fn reply(text: &str) -> Outcome {
-    Outcome::Reply(text.as_bytes().to_vec())
-}
+use super::host::UPPER;
+use super::rig::{Rig, reply};
 
 #[test]
 fn calls_of_every_size_are_answered() {
@@ -277,7 +199,7 @@ fn calls_end_with_their_callers_and_their_deadlines() {
         rig.dispatcher.poll(now, &mut rig.events).unwrap();
         if !by_deadline {
             for number in numbers {
-                rig.dispatcher.cancel(number, &mut rig.events).unwrap();
+                rig.dispatcher.cancel(number, now, &mut rig.events).unwrap();
             }
         }
         let mut over: Vec<_> = (0..40).map(|_| rig.done()).map(|d| (d.token, d.outcome)).collect();
@@ -287,7 +209,7 @@ fn calls_end_with_their_callers_and_their_deadlines() {
         rig.dispatcher.answer(outward.call, 0, Vec::new());
         assert_eq!(rig.outcome(upper, b"next"), reply("NEXT"));
     }
-    assert_eq!(rig.dispatcher.strikes(asks), (false, 0));
+    assert_eq!(rig.dispatcher.strikes(asks), Some((false, 0)));
 }
 
 #[test]
@@ -302,18 +224,21 @@ fn a_function_is_banned_by_its_strikes_and_by_hand() {
     for strikes in 1..=2 {
         assert_eq!(rig.outcome(picks, b"loop"), budget);
         assert!(matches!(rig.outcome(picks, b"panic"), Outcome::Panic(_)));
-        assert_eq!(rig.dispatcher.strikes(picks), (false, strikes));
+        assert_eq!(rig.dispatcher.strikes(picks), Some((false, strikes)));
     }
     for _ in 0..1000 {
         assert_eq!(rig.outcome(picks, b""), reply(""));
     }
-    assert_eq!(rig.dispatcher.strikes(picks), (false, 1));
+    assert_eq!(rig.dispatcher.strikes(picks), Some((false, 1)));
     assert_eq!(rig.outcome(picks, b"loop"), budget);
     assert_eq!(rig.outcome(picks, b"loop"), budget);
     let refused = rig.dispatcher.call(picks, Vec::new(), 0, (0, None)).unwrap_err();
     assert_eq!(refused.outcome, Outcome::Banned);
     rig.dispatcher.ban(picks, false);
-    assert_eq!((rig.outcome(picks, b""), rig.dispatcher.strikes(picks)), (reply(""), (false, 0)));
+    assert_eq!(
+        (rig.outcome(picks, b""), rig.dispatcher.strikes(picks)),
+        (reply(""), Some((false, 0)))
+    );
     rig.dispatcher.ban(picks, true);
     assert!(rig.dispatcher.call(picks, Vec::new(), 0, (0, None)).is_err());
 }

@@ -2,7 +2,9 @@
 
 mod dispatch;
 mod host;
+mod rig;
 mod signals;
+mod upkeep;
 
 use std::time::Duration;
 

@@ -1,0 +1,147 @@
+//! Taking what workers have completed, and ending calls.
+
+use std::io;
+
+use partywall_abi::function::{Completion, End};
+
+use super::call::{Call, Done, Event, Number, Outcome, Outward};
+use super::seat::Flying;
+use super::{Dispatcher, MESSAGE};
+
+impl<T> Dispatcher<T> {
+    /// Takes what a worker has completed.
+    pub(super) fn collect(
+        &mut self,
+        at: usize,
+        now_ns: u64,
+        events: &mut Vec<Event<T>>,
+    ) -> io::Result<bool> {
+        let mut any = false;
+        while let Some((_, completion)) = self.seats[at].worker.completion() {
+            let seat = &mut self.seats[at];
+            // None are left of a worker that has ended.
+            let Some(flying) = seat.flying.pop_front() else { break };
+            any = true;
+            let cpu_ns = now_ns.saturating_sub(seat.began_ns);
+            (seat.began_ns, seat.told_ns) = (now_ns, None);
+            let call = &mut self.calls[flying.call.at()];
+            (call.cpu_ns, call.is_flying) = (call.cpu_ns + cpu_ns, false);
+            self.completed((at, now_ns), &flying, &completion, events)?;
+            let seat = &mut self.seats[at];
+            seat.payloads.give(flying.input);
+            seat.payloads.give(flying.output);
+        }
+        Ok(any)
+    }
+
+    /// What comes of a submission.
+    fn completed(
+        &mut self,
+        (at, now_ns): (usize, u64),
+        flying: &Flying,
+        completion: &Completion,
+        events: &mut Vec<Event<T>>,
+    ) -> io::Result<()> {
+        let Flying { call: number, cell, output, .. } = *flying;
+        let call = &mut self.calls[number.at()];
+        // All lengths are the worker's word.
+        let most = output.bytes as usize;
+        let bytes = (completion.bytes as usize).min(most);
+        let rest = (completion.log as usize).min(most - bytes);
+        let seat = &mut self.seats[at];
+        if completion.end == End::Calls && cell != 0 && call.over.is_none() {
+            let body = (completion.lost as usize).min(most - bytes - rest);
+            let message = seat.worker.read(output.at, bytes + rest + body);
+            (call.waits, call.has_called) = (Some((at, cell)), true);
+            let outward = Outward { call: number, message, service: bytes, method: rest };
+            events.push(Event::Outward(outward));
+            return Ok(());
+        }
+        if cell != 0 {
+            seat.worker.clean(cell)?;
+            seat.cells.push(cell);
+        }
+        if matches!(completion.end, End::Stack | End::Fault | End::Stopped) {
+            seat.given_up += 1;
+        }
+        self.release(number.at());
+        let (call, seat) = (&mut self.calls[number.at()], &mut self.seats[at]);
+        let function = &mut self.functions[call.function.at()];
+        let again = match completion.end {
+            End::Memory | End::Stack if cell == 0 => {
+                function.heavy = true;
+                true
+            }
+            End::Room if !call.has_called && completion.detail <= MESSAGE as u64 => {
+                let wanted = completion.detail as usize + partywall_fn::cell::LOG_BYTES;
+                let is_more = function.room < wanted;
+                function.room = wanted.max(function.room);
+                is_more
+            }
+            _ => false,
+        };
+        if again && call.over.is_none() {
+            call.is_queued = true;
+            self.again.push_front(number);
+            return Ok(());
+        }
+        let (said, log) = match completion.short {
+            Some(short) => {
+                let short = short.bytes();
+                (short[..bytes.min(short.len())].to_vec(), Vec::new())
+            }
+            None => {
+                let mut said = seat.worker.read(output.at, bytes + rest);
+                let log = said.split_off(bytes);
+                (said, log)
+            }
+        };
+        let text = || String::from_utf8_lossy(&said).into_owned();
+        let outcome = match completion.end {
+            End::Error => Outcome::Error(completion.code, text()),
+            End::Panic => Outcome::Panic(text()),
+            End::Memory => Outcome::Memory,
+            End::Stack => Outcome::Stack,
+            End::Fault => Outcome::Fault(completion.code, completion.detail),
+            End::Stopped => Outcome::Budget(std::time::Duration::from_nanos(function.budget_ns)),
+            End::Room => Outcome::Long(completion.detail),
+            End::Calls | End::Refused => Outcome::Lost,
+            End::Reply => Outcome::Reply(said),
+        };
+        // One that was stopped for its caller's sake has done nothing wrong.
+        let outcome = call.over.take().unwrap_or_else(|| {
+            match &outcome {
+                Outcome::Reply(_) => function.reply(),
+                wrong if wrong.is_strike() => function.strike(),
+                _ => {}
+            }
+            outcome
+        });
+        self.done((number, now_ns), outcome, log, events)
+    }
+
+    /// A call is over.
+    pub(super) fn done(
+        &mut self,
+        (number, now_ns): (Number, u64),
+        outcome: Outcome,
+        log: Vec<u8>,
+        events: &mut Vec<Event<T>>,
+    ) -> io::Result<()> {
+        self.release(number.at());
+        let call = self.calls.remove(number.at());
+        let Call { token, function: id, begun, cpu_ns, is_queued, came_ns, .. } = call;
+        if is_queued {
+            self.again.retain(|queued| *queued != number);
+        }
+        if let Some(begun) = begun {
+            self.schedule.ended(begun, cpu_ns);
+        }
+        let function = &mut self.functions[id.at()];
+        function.counts.ended(&outcome, cpu_ns, now_ns.saturating_sub(came_ns));
+        function.open -= 1;
+        let is_last = function.open == 0 && function.is_removed;
+        events.push(Event::Done(Done { call: Some(number), token, outcome, log, cpu_ns }));
+        if is_last { self.drop_function(id) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,134 @@
+//! Which images are loaded, and which one goes when another needs its room.
+//!
+//! An image is loaded when its function is called. It stays as long as a call of it runs or waits, and then
+//! until room is needed: [`super::Workers::resident`] bytes are the most. What goes is what was not called
+//! for the longest time, by second chance: a hand goes round all that are loaded, takes the first that was
+//! not called since it last came by, and costs a call nothing but to say that it was here.
+
+use std::io;
+
+use super::function::Id;
+use super::{Dispatcher, Function};
+use crate::store::{Loaded, Store};
+
+/// The images that are loaded.
+#[derive(Debug, Default)]
+pub(super) struct Residents {
+    functions: Vec<Id>,
+    hand: usize,
+    bytes: u64,
+}
+
+impl<T> Dispatcher<T> {
+    /// Loads a function's image before it is called.
+    ///
+    /// # Errors
+    /// The kernel's; [`io::ErrorKind::StorageFull`] when all that is loaded is in use and leaves no room.
+    pub fn preload(&mut self, id: Id) -> io::Result<Loaded> {
+        if !self.knows(id) {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
+        self.load(id)
+    }
+
+    /// The images that are loaded, and the bytes that they have.
+    pub fn resident(&self) -> (usize, u64) {
+        (self.residents.functions.len(), self.residents.bytes)
+    }
+
+    #[inline]
+    pub(super) fn load(&mut self, id: Id) -> io::Result<Loaded> {
+        let function = &mut self.functions[id.at()];
+        function.is_recent = true;
+        match function.loaded {
+            Some(loaded) => Ok(loaded),
+            None => self.bring(id),
+        }
+    }
+
+    #[cold]
+    fn bring(&mut self, id: Id) -> io::Result<Loaded> {
+        let image = self.functions[id.at()].image.clone();
+        let wanted = Store::bytes(&image);
+        loop {
+            let is_room = self.residents.bytes + wanted <= self.workers.resident;
+            let loaded = if is_room { self.store.put(&image) } else { Ok(None) };
+            match loaded {
+                Ok(Some(loaded)) => {
+                    let function = &mut self.functions[id.at()];
+                    function.counts.cold += 1;
+                    function.loaded = Some(loaded);
+                    self.residents.functions.push(id);
+                    self.residents.bytes += loaded.bytes;
+                    return Ok(loaded);
+                }
+                Ok(None) if self.unload_one()? => {}
+                Ok(None) => return Err(io::ErrorKind::StorageFull.into()),
+                // No memory: what is not in use has some.
+                Err(why) if !self.unload_one()? => return Err(why),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Unloads what was not called for the longest time; false if all that is loaded is in use.
+    fn unload_one(&mut self) -> io::Result<bool> {
+        let Residents { functions, hand, .. } = &mut self.residents;
+        for _ in 0..2 * functions.len() {
+            *hand = if *hand < functions.len() { *hand } else { 0 };
+            let function = &mut self.functions[functions[*hand].at()];
+            if function.users == 0 && !std::mem::take(&mut function.is_recent) {
+                let at = *hand;
+                self.unload(at)?;
+                return Ok(true);
+            }
+            *hand += 1;
+        }
+        Ok(false)
+    }
+
+    /// Unloads one of those that are loaded.
+    fn unload(&mut self, at: usize) -> io::Result<()> {
+        let id = self.residents.functions.swap_remove(at);
+        let Some(loaded) = self.functions[id.at()].loaded.take() else { return Ok(()) };
+        self.residents.bytes -= loaded.bytes;
+        self.store.take(&loaded)
+    }
+
+    /// Removes a function: no call of it is taken any more, and it goes with its last one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn remove(&mut self, id: Id) -> io::Result<()> {
+        if !self.knows(id) {
+            return Ok(());
+        }
+        let Function { name, is_removed, open, .. } = &mut self.functions[id.at()];
+        *is_removed = true;
+        let is_over = *open == 0;
+        if self.names.get(name) == Some(&id) {
+            self.names.remove(name);
+        }
+        if is_over { self.drop_function(id) } else { Ok(()) }
+    }
+
+    /// A removed function has no calls any more.
+    pub(super) fn drop_function(&mut self, id: Id) -> io::Result<()> {
+        if self.functions[id.at()].loaded.is_some() {
+            let mut all = self.residents.functions.iter();
+            let at =
+                all.position(|resident| *resident == id).expect("what is loaded is in the list");
+            self.unload(at)?;
+        }
+        self.functions.remove(id.at());
+        Ok(())
+    }
+
+    /// A call has no use for its function's image any more, for now.
+    pub(super) fn release(&mut self, call: usize) {
+        let call = &mut self.calls[call];
+        if std::mem::take(&mut call.holds) {
+            self.functions[call.function.at()].users -= 1;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What the tests of a dispatcher need: it, polled by hand.
+
+use std::time::{Duration, Instant};
+
+use partywall_functions::clock::Exactness;
+use partywall_functions::dispatcher::{
+    Dispatcher, Done, Event, Id, Outcome, Registration, Workers,
+};
+use partywall_functions::layout::Layout;
+use partywall_functions::schedule::{Limits, Owner};
+use partywall_functions::store::Store;
+
+use super::host::image;
+
+/// A dispatcher, its workers, and one owner.
+pub(crate) struct Rig {
+    pub(crate) dispatcher: Dispatcher<u32>,
+    pub(crate) owner: Owner,
+    pub(crate) begun: Instant,
+    pub(crate) calls: u32,
+    pub(crate) events: Vec<Event<u32>>,
+}
+
+impl Rig {
+    pub(crate) fn new(workers: usize) -> Self {
+        Self::with(workers, |_| ())
+    }
+
+    pub(crate) fn with(workers: usize, change: impl FnOnce(&mut Workers)) -> Self {
+        let layout = Layout::draw([u64::from(std::process::id()) << 33, 11 << 33]);
+        let store = Store::new(layout, 2).unwrap();
+        let program = vec![env!("CARGO_BIN_EXE_functions-worker").to_owned()];
+        let mut workers = Workers {
+            program,
+            cpus: vec![None; workers],
+            exactness: Exactness::Exact,
+            resident: 1 << 30,
+            recycle: 10_000,
+        };
+        change(&mut workers);
+        let mut dispatcher = Dispatcher::new(layout, store, workers).unwrap();
+        let owner = dispatcher.add_owner(Limits::default());
+        Self { dispatcher, owner, begun: Instant::now(), calls: 0, events: Vec::new() }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        name: &str,
+        text: &str,
+        change: impl FnOnce(&mut Registration),
+    ) -> Id {
+        let mut registration = Registration {
+            name: name.into(),
+            owner: self.owner,
+            image: image(text).into(),
+            parameters: Vec::new(),
+            budget: Duration::from_secs(2),
+            idempotent: false,
+            strikes: 1000,
+        };
+        change(&mut registration);
+        self.dispatcher.register(registration).unwrap()
+    }
+
+    pub(crate) fn call(&mut self, id: Id, request: &[u8]) -> u32 {
+        self.calls += 1;
+        let now = self.now();
+        self.dispatcher.call(id, request.to_vec(), self.calls, (now, None)).unwrap();
+        self.calls
+    }
+
+    /// The next event.
+    pub(crate) fn event(&mut self) -> Event<u32> {
+        let begun = Instant::now();
+        while self.events.is_empty() {
+            let now = self.now();
+            self.dispatcher.poll(now, &mut self.events).unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(20), "nothing happens");
+        }
+        self.events.remove(0)
+    }
+
+    pub(crate) fn done(&mut self) -> Done<u32> {
+        match self.event() {
+            Event::Done(done) => done,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn outcome(&mut self, id: Id, request: &[u8]) -> Outcome {
+        let token = self.call(id, request);
+        let done = self.done();
+        assert_eq!(done.token, token);
+        done.outcome
+    }
+}
+
+/// The outcome of a call that is answered so.
+pub(crate) fn reply(text: &str) -> Outcome {
+    Outcome::Reply(text.as_bytes().to_vec())
+}

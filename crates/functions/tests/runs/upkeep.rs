@@ -1,0 +1,188 @@
+//! What a dispatcher does between calls: images that come and go, functions that are replaced, workers that
+//! are replaced.
+
+use std::time::Duration;
+
+use partywall_functions::dispatcher::{Event, Outcome};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::host::UPPER;
+use super::rig::{Rig, reply};
+
+const ENDLESS: &str =
+    "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
+const ASKS: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
+                    partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
+
+fn signal(rig: &mut Rig, signal: Signal) {
+    let pid = Pid::from_raw(rig.dispatcher.worker_pid(0) as i32).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// What was not called for the longest time is unloaded, never what is in use, and is loaded for its next call.
+#[test]
+fn images_beyond_the_limit_are_unloaded_and_come_back() {
+    let mut rig = Rig::new(1);
+    let one = rig.register("one", UPPER, |_| ());
+    rig.dispatcher.preload(one).unwrap();
+    let (_, bytes) = rig.dispatcher.resident();
+    let mut rig = Rig::with(1, |workers| workers.resident = 3 * bytes);
+    let all: Vec<_> =
+        (0..6).map(|number| rig.register(&number.to_string(), UPPER, |_| ())).collect();
+    let cold = |rig: &Rig, at: usize| rig.dispatcher.counts(all[at]).unwrap().cold;
+    for at in [0, 1, 2, 0, 1, 2, 0, 1] {
+        assert_eq!(rig.outcome(all[at], b"a"), reply("A"));
+    }
+    assert_eq!([0, 1, 2].map(|at| cold(&rig, at)), [1, 1, 1]);
+    assert_eq!(rig.dispatcher.resident(), (3, 3 * bytes));
+    // The hand has passed all three before it takes one.
+    assert_eq!(rig.outcome(all[3], b"a"), reply("A"));
+    assert_eq!(rig.outcome(all[1], b"a"), reply("A"));
+    assert_eq!(rig.outcome(all[4], b"a"), reply("A"));
+    assert_eq!((cold(&rig, 1), cold(&rig, 2)), (1, 1));
+    assert_eq!(rig.outcome(all[2], b"a"), reply("A"));
+    assert_eq!(cold(&rig, 2), 2);
+    for round in 0..100 {
+        assert_eq!(rig.outcome(all[round % 6], b"a"), reply("A"));
+        assert!(rig.dispatcher.resident().1 <= 3 * bytes);
+    }
+    // Those that wait hold all the room.
+    let asks: Vec<_> =
+        (0..20).map(|number| rig.register(&format!("asks {number}"), ASKS, |_| ())).collect();
+    let mut waiting = Vec::new();
+    for id in asks {
+        rig.call(id, b"");
+        match rig.event() {
+            Event::Outward(outward) => waiting.push(outward.call),
+            Event::Done(done) => {
+                let why = "all that is loaded is in use".into();
+                assert_eq!(done.outcome, Outcome::NotLoaded(why));
+                assert!(!waiting.is_empty());
+                for call in waiting {
+                    rig.dispatcher.answer(call, 0, Vec::new());
+                    assert_eq!(rig.done().outcome, reply(""));
+                }
+                assert_eq!(rig.outcome(all[0], b"a"), reply("A"));
+                return;
+            }
+        }
+    }
+    panic!("more is loaded than there is room for");
+}
+
+/// The calls of a function that is replaced go on with what they began with; later ones have the new one.
+#[test]
+fn row_53_a_function_is_replaced_while_it_is_called() {
+    let mut rig = Rig::new(1);
+    let old = rig.register("f", ASKS, |_| ());
+    let first = rig.call(old, b"old");
+    let Event::Outward(outward) = rig.event() else { panic!("it does not ask") };
+    let new = rig.register("f", UPPER, |_| ());
+    assert_eq!(rig.dispatcher.find("f"), Some(new));
+    assert_eq!(rig.outcome(new, b"new"), reply("NEW"));
+    let refused = rig.dispatcher.call(old, Vec::new(), 0, (0, None)).unwrap_err();
+    assert_eq!(refused.outcome, Outcome::Gone);
+    assert_eq!(rig.dispatcher.resident().0, 2);
+    rig.dispatcher.answer(outward.call, 0, b"done".to_vec());
+    let done = rig.done();
+    assert_eq!((done.token, done.outcome), (first, reply("done")));
+    assert_eq!((rig.dispatcher.resident().0, rig.dispatcher.counts(old)), (1, None));
+    rig.dispatcher.remove(new).unwrap();
+    assert_eq!((rig.dispatcher.resident(), rig.dispatcher.find("f")), ((0, 0), None));
+    // Another one has its place and is not taken for it.
+    let next = rig.register("g", UPPER, |_| ());
+    rig.dispatcher.remove(old).unwrap();
+    assert_eq!(rig.dispatcher.strikes(new), None);
+    assert_eq!(rig.outcome(next, b"g"), reply("G"));
+}
+
+#[test]
+fn a_worker_that_has_given_up_many_functions_is_replaced() {
+    let mut rig = Rig::with(1, |workers| workers.recycle = 5);
+    let budget = Duration::from_millis(1);
+    let endless = rig.register("endless", ENDLESS, |registration| registration.budget = budget);
+    let asks = rig.register("asks", ASKS, |_| ());
+    let first = rig.dispatcher.worker_pid(0);
+    let waits = rig.call(asks, b"");
+    let Event::Outward(outward) = rig.event() else { panic!("it does not ask") };
+    for _ in 0..5 {
+        assert_eq!(rig.outcome(endless, b""), Outcome::Budget(budget));
+    }
+    // It leaves only when its last call is over.
+    let last = rig.call(endless, b"");
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(2));
+        let now = rig.now();
+        rig.dispatcher.poll(now, &mut rig.events).unwrap();
+    }
+    assert_eq!((rig.dispatcher.worker_pid(0), rig.events.len()), (first, 0));
+    rig.dispatcher.answer(outward.call, 0, b"yes".to_vec());
+    let done = rig.done();
+    assert_eq!((done.token, done.outcome), (waits, reply("yes")));
+    let done = rig.done();
+    assert_eq!((done.token, done.outcome), (last, Outcome::Budget(budget)));
+    assert_ne!(rig.dispatcher.worker_pid(0), first);
+}
+
+/// A worker that hears nothing is ended, its call is over, and those behind it run elsewhere.
+#[test]
+fn row_53_a_worker_that_is_stopped_is_ended_and_said_to_be_deaf() {
+    let mut rig = Rig::new(1);
+    let budget = Duration::from_millis(1);
+    let endless = rig.register("endless", ENDLESS, |registration| registration.budget = budget);
+    let upper = rig.register("upper", UPPER, |_| ());
+    assert_eq!(rig.outcome(upper, b"a"), reply("A"));
+    signal(&mut rig, Signal::STOP);
+    let (first, second) = (rig.call(endless, b""), rig.call(upper, b"b"));
+    let done = rig.done();
+    assert_eq!((done.token, done.outcome), (first, Outcome::Deaf));
+    let done = rig.done();
+    assert_eq!((done.token, done.outcome), (second, reply("B")));
+    assert_eq!(rig.dispatcher.strikes(endless), Some((false, 1)));
+}
+
+/// Where no worker can be started, calls wait until one can be, or until their time is over.
+#[test]
+fn workers_that_cannot_be_started_are_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("worker");
+    std::fs::copy(env!("CARGO_BIN_EXE_functions-worker"), &program).unwrap();
+    let mut rig = Rig::with(1, |workers| workers.program = vec![program.display().to_string()]);
+    let upper = rig.register("upper", UPPER, |_| ());
+    assert_eq!(rig.outcome(upper, b"a"), reply("A"));
+    std::fs::rename(&program, directory.path().join("elsewhere")).unwrap();
+    signal(&mut rig, Signal::KILL);
+    let now = rig.now();
+    rig.dispatcher.call(upper, Vec::new(), 0, (now, Some(now + 250_000_000))).unwrap();
+    assert_eq!(rig.done().outcome, Outcome::Deadline);
+    let next = rig.call(upper, b"b");
+    assert!(rig.dispatcher.next_ns().is_some_and(|next| next < rig.now() + 100_000_000));
+    std::fs::rename(directory.path().join("elsewhere"), &program).unwrap();
+    let done = rig.done();
+    assert_eq!((done.token, done.outcome), (next, reply("B")));
+}
+
+/// What a function did is counted, and the time in which its calls ended.
+#[test]
+fn calls_are_counted_by_function() {
+    let mut rig = Rig::new(1);
+    let budget = Duration::from_millis(1);
+    let picks = rig.register(
+        "picks",
+        "pub fn handle(r: Request<'_>) -> Reply { match r.text()? {\n\
+         \"loop\" => loop { core::hint::black_box(0); }, \"panic\" => panic!(),\n\
+         \"error\" => Err(Error::invalid(\"no\")), _ => Ok(vec![]) } }",
+        |registration| registration.budget = budget,
+    );
+    for what in ["loop", "panic", "error", "", "loop", ""] {
+        rig.outcome(picks, what.as_bytes());
+    }
+    rig.dispatcher.ban(picks, true);
+    assert!(rig.dispatcher.call(picks, Vec::new(), 0, (0, None)).is_err());
+    let counts = rig.dispatcher.counts(picks).unwrap();
+    assert_eq!([counts.calls, counts.replies, counts.errors], [6, 2, 1]);
+    assert_eq!([counts.overruns, counts.failures, counts.refused, counts.cold], [2, 1, 1, 1]);
+    assert!(counts.cpu_ns >= 2_000_000, "{counts:?}");
+    assert!(counts.quantile(1.0).unwrap() >= budget, "{counts:?}");
+    assert!(counts.quantile(0.5) <= counts.quantile(1.0), "{counts:?}");
+}
