@@ -233,6 +233,7 @@ impl<T> Dispatcher<T> {
             over: None,
             holds: false,
             came_ns: now_ns,
+            deadline_ns,
             cpu_ns: 0,
         });
         Ok(number)
@@ -294,6 +295,7 @@ impl<T> Dispatcher<T> {
             return Ok(());
         }
         if let Some((at, cell)) = call.waits {
+            events.push(Event::Unwanted(number));
             self.seats[at].worker.clean(cell)?;
             self.seats[at].cells.push(cell);
         }
@@ -347,10 +349,9 @@ impl<T> Dispatcher<T> {
         self.looked_ns = 0;
     }
 
-    /// The process of a worker, for tests.
-    #[doc(hidden)]
-    pub fn worker_pid(&mut self, number: usize) -> u32 {
-        self.seats[number].worker.child().id()
+    /// The processes of the workers.
+    pub fn workers(&self) -> Vec<u32> {
+        self.seats.iter().map(|seat| seat.worker.pid()).collect()
     }
 }
 

@@ -13,6 +13,7 @@ pub mod clock;
 pub mod dispatcher;
 pub mod image;
 pub mod layout;
+pub mod runtime;
 pub mod sandbox;
 pub mod schedule;
 mod sleep;

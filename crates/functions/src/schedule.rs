@@ -29,7 +29,7 @@ pub struct Limits {
     pub rate: u64,
     /// Calls beyond that at once.
     pub burst: u64,
-    /// Calls that wait to begin.
+    /// Calls that wait because others have begun.
     pub queue: usize,
     /// Calls that have begun and have not ended.
     pub concurrency: usize,
@@ -141,8 +141,9 @@ impl<T> Schedule<T> {
     pub fn admit(&mut self, owner: Owner, call: T, now: u64) -> Result<(), (Refused, T)> {
         const SECOND: u64 = 1_000_000_000;
         let state = &mut self.owners[owner.0 as usize];
-        let Limits { rate, burst, queue, .. } = state.limits;
-        if state.queue.len() >= queue {
+        let Limits { rate, burst, queue, concurrency, .. } = state.limits;
+        // Those that may begin at once do not count, though they have not begun yet.
+        if state.queue.len() >= queue.saturating_add(concurrency.saturating_sub(state.begun)) {
             return Err((Refused::Queue { queue }, call));
         }
         let each = SECOND / rate.max(1);
@@ -293,7 +294,7 @@ mod tests {
     #[test]
     fn calls_beyond_a_limit_are_refused_or_stay() {
         let mut schedule = Schedule::default();
-        let small = Limits { rate: 1000, burst: 2, queue: 5, concurrency: 2, share: 1 };
+        let small = Limits { rate: 1000, burst: 2, queue: 3, concurrency: 2, share: 1 };
         let owner = schedule.add(small);
         let now = 5_000_000_000;
         for call in 0..3 {
@@ -307,7 +308,7 @@ mod tests {
         let much_later = now + 60_000_000_000;
         assert_eq!(
             schedule.admit(owner, 5, much_later).unwrap_err().0,
-            Refused::Queue { queue: 5 }
+            Refused::Queue { queue: 3 }
         );
         let mut begun: Vec<_> = (0..2).map(|_| schedule.begin().unwrap()).collect();
         assert_eq!((begun[0].1, begun[1].1), (0, 1));

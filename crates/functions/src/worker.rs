@@ -23,11 +23,10 @@ use std::ptr;
 use partywall_abi::function::{
     Completion, End, GRAIN, Input, Line, Ring, SHORT, Short, Submission, Task, following,
 };
-use partywall_abi::sync::{Ordering, fence};
 use partywall_fn::cell::{HEAP, Header, LOG, LOG_BYTES, MESSAGE_BYTES, Outward, Span, status};
 
 use crate::layout::{CELLS, Cell, LIGHT_STACK, Layout};
-use crate::sleep::wake;
+use crate::sleep::{sleep, wake};
 use crate::store::Data;
 
 pub(crate) use handlers::STOP;
@@ -74,7 +73,6 @@ impl Worker {
 
     /// The next submission.
     fn wait(&self, line: &Line, number: u32) -> Submission {
-        let sleep = &self.ring.sleep.0;
         loop {
             for _ in 0..LOOKS {
                 if let Some(submission) = line.submission(number) {
@@ -82,15 +80,7 @@ impl Worker {
                 }
                 std::hint::spin_loop();
             }
-            sleep.store(1, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if let Some(submission) = line.submission(number) {
-                sleep.store(0, Ordering::Relaxed);
-                return submission;
-            }
-            // A wake that comes first has changed the word; a signal is one wake too many.
-            let flags = rustix::thread::futex::Flags::empty();
-            let _woken = rustix::thread::futex::wait(sleep, flags, 1, None);
+            sleep(&self.ring.sleep, None, || line.submission(number).is_some());
         }
     }
 

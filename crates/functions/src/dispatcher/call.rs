@@ -21,6 +21,12 @@ impl Number {
         self.at as usize
     }
 
+    /// The number that [`Self::as_u64`] has said; 0 is none.
+    pub fn from_u64(number: u64) -> Option<Self> {
+        let (at, generation) = (number as u32, (number >> 32) as u32);
+        (number != 0).then_some(Self { at, generation })
+    }
+
     /// As a function sees it, and its log.
     pub fn as_u64(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.at)
@@ -98,6 +104,10 @@ pub struct Done<T> {
 pub struct Outward {
     /// The call that waits for the answer.
     pub call: Number,
+    /// The function that calls.
+    pub function: Id,
+    /// When its call is over, if it has such a time.
+    pub deadline_ns: Option<u64>,
     /// The service's name, the method's path and the request, one behind the other.
     pub message: Vec<u8>,
     /// The bytes of the name.
@@ -113,6 +123,8 @@ pub enum Event<T> {
     Done(Done<T>),
     /// A function calls a service.
     Outward(Outward),
+    /// The call that has called a service wants no answer any more.
+    Unwanted(Number),
 }
 
 #[derive(Debug)]
@@ -137,7 +149,8 @@ pub(super) struct Call<T> {
     pub(super) over: Option<Outcome>,
     /// Its function's image stays loaded for it.
     pub(super) holds: bool,
-    /// When it came.
+    /// When it came, and when it is over.
     pub(super) came_ns: u64,
+    pub(super) deadline_ns: Option<u64>,
     pub(super) cpu_ns: u64,
 }

@@ -53,7 +53,14 @@ impl<T> Dispatcher<T> {
             let body = (completion.lost as usize).min(most - bytes - rest);
             let message = seat.worker.read(output.at, bytes + rest + body);
             (call.waits, call.has_called) = (Some((at, cell)), true);
-            let outward = Outward { call: number, message, service: bytes, method: rest };
+            let outward = Outward {
+                call: number,
+                function: call.function,
+                deadline_ns: call.deadline_ns,
+                message,
+                service: bytes,
+                method: rest,
+            };
             events.push(Event::Outward(outward));
             return Ok(());
         }

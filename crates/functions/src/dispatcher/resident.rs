@@ -36,6 +36,11 @@ impl<T> Dispatcher<T> {
         (self.residents.functions.len(), self.residents.bytes)
     }
 
+    /// Whether a function's image is loaded.
+    pub fn is_loaded(&self, id: Id) -> bool {
+        self.knows(id) && self.functions[id.at()].loaded.is_some()
+    }
+
     #[inline]
     pub(super) fn load(&mut self, id: Id) -> io::Result<Loaded> {
         let function = &mut self.functions[id.at()];

@@ -110,6 +110,9 @@ impl<T> Dispatcher<T> {
         let call = &mut self.calls[number.at()];
         let function = &mut self.functions[call.function.at()];
         call.is_flying = false;
+        if call.waits.take().is_some() {
+            events.push(Event::Unwanted(number));
+        }
         if let Some(over) = call.over.take() {
             if over.is_strike() {
                 function.strike();
@@ -121,7 +124,7 @@ impl<T> Dispatcher<T> {
             return self.done((number, now_ns), Outcome::Lost, Vec::new(), events);
         }
         call.is_second |= may_have_run;
-        (call.waits, call.answer, call.has_called) = (None, None, false);
+        (call.answer, call.has_called) = (None, false);
         if !std::mem::replace(&mut call.is_queued, true) {
             self.again.push_front(number);
         }

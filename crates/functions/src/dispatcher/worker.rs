@@ -22,7 +22,7 @@ use crate::worker::{STOP, Start};
 pub struct Worker {
     child: Child,
     pidfd: OwnedFd,
-    ring: &'static Ring,
+    ring: *const Ring,
     /// The next submission's number, and that of the first without a completion.
     next: u32,
     oldest: u32,
@@ -86,10 +86,15 @@ impl Worker {
                 0,
             )?
         };
-        // SAFETY: mapped for as long as this process lives; all of the ring is atomic.
-        let ring = unsafe { &*at.cast::<Ring>() };
+        let ring = at.cast::<Ring>().cast_const();
         let payloads = at.cast::<u8>().wrapping_add(RING_BYTES as usize);
         Ok(Self { child, pidfd, ring, next: 1, oldest: 1, payloads, memory, layout })
+    }
+
+    #[inline(always)]
+    fn ring(&self) -> &Ring {
+        // SAFETY: mapped for as long as this lives, and all of it is atomic.
+        unsafe { &*self.ring }
     }
 
     /// Whether there is a slot for another submission.
@@ -106,9 +111,9 @@ impl Worker {
     #[inline]
     pub fn submit(&mut self, submission: &Submission) -> u32 {
         let number = self.next;
-        self.ring.slot(number).submission.submit(number, submission);
+        self.ring().slot(number).submission.submit(number, submission);
         self.next = following(number);
-        wake(&self.ring.sleep);
+        wake(&self.ring().sleep);
         number
     }
 
@@ -119,7 +124,7 @@ impl Worker {
         if number == self.next {
             return None;
         }
-        let completion = self.ring.slot(number).completion.completion(number)?;
+        let completion = self.ring().slot(number).completion.completion(number)?;
         self.oldest = following(number);
         Some((number, completion))
     }
@@ -146,7 +151,7 @@ impl Worker {
 
     /// A submission's completion, if it has come.
     pub fn peek(&self, number: u32) -> Option<Completion> {
-        self.ring.slot(number).completion.completion(number)
+        self.ring().slot(number).completion.completion(number)
     }
 
     /// Copies bytes into the payloads.
@@ -156,7 +161,7 @@ impl Worker {
             at as usize * GRAIN + bytes.len() <= PAYLOAD_BYTES as usize,
             "outside the payloads"
         );
-        // SAFETY: within what is mapped for ever; the worker does not read it yet.
+        // SAFETY: within what is mapped; the worker does not read it yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
@@ -165,22 +170,39 @@ impl Worker {
         let from = self.payloads.wrapping_add(at as usize * GRAIN);
         assert!(at as usize * GRAIN + bytes <= PAYLOAD_BYTES as usize, "outside the payloads");
         let mut to = vec![0; bytes];
-        // SAFETY: within what is mapped for ever, and read once.
+        // SAFETY: within what is mapped, and read once.
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), bytes) };
         to
     }
 
     /// Stops the function that runs as this submission, if it still does.
     pub fn stop(&self, number: u32) {
-        self.ring.stop.0.store(number, Ordering::Relaxed);
+        self.ring().stop.0.store(number, Ordering::Relaxed);
         let signal = rustix::process::Signal::from_named_raw(STOP).expect("a signal's number");
         // One that has ended is noticed elsewhere.
         let _gone = rustix::process::pidfd_send_signal(&self.pidfd, signal);
     }
 
+    /// Its process's number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its process.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // One that has ended is only waited for.
+        let _ended = self.child.kill();
+        let _ended = self.child.wait();
+        let bytes = (RING_BYTES + PAYLOAD_BYTES) as usize;
+        // SAFETY: what was mapped at the start; nothing borrows from it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.ring.cast_mut().cast(), bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
 }
 

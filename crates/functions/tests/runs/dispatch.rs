@@ -106,7 +106,7 @@ fn functions_that_wait_have_their_own_answers() {
 #[test]
 fn an_owner_beyond_its_limits_is_refused() {
     let mut rig = Rig::new(1);
-    let few = Limits { queue: 3, ..Limits::default() };
+    let few = Limits { queue: 2, concurrency: 1, ..Limits::default() };
     let owner = rig.dispatcher.add_owner(few);
     let upper = rig.register("upper", UPPER, |registration| registration.owner = owner);
     for _ in 0..3 {
@@ -115,7 +115,7 @@ fn an_owner_beyond_its_limits_is_refused() {
     let refused = rig.dispatcher.call(upper, b"a".to_vec(), 9, (0, None)).unwrap_err();
     assert_eq!(
         (refused.token, refused.outcome),
-        (9, Outcome::Refused(Refused::Queue { queue: 3 }))
+        (9, Outcome::Refused(Refused::Queue { queue: 2 }))
     );
     for _ in 0..3 {
         assert_eq!(rig.done().outcome, reply("A"));
@@ -134,7 +134,7 @@ fn row_53_calls_of_a_worker_that_is_killed_run_again_or_are_lost_once() {
     let asks_again = rig.register("again", asks, |registration| registration.idempotent = true);
     for round in 0..10 {
         let (once, again) = (rig.call(asks_once, b""), rig.call(asks_again, b""));
-        let calls: Vec<_> = (0..2)
+        let mut calls: Vec<_> = (0..2)
             .map(|_| match rig.event() {
                 Event::Outward(outward) => outward.call,
                 other => panic!("{other:?}"),
@@ -154,9 +154,13 @@ fn row_53_calls_of_a_worker_that_is_killed_run_again_or_are_lost_once() {
                     asked += 1;
                     rig.dispatcher.answer(outward.call, 0, b"late".to_vec());
                 }
+                Event::Unwanted(call) => panic!("{call:?}"),
             }
         }
         seen.sort_by_key(|(token, _)| *token);
+        rig.unwanted.sort_unstable();
+        calls.sort_unstable();
+        assert_eq!(std::mem::take(&mut rig.unwanted), calls);
         let plain = plain.into_iter().map(|token| (token, reply("PLAIN")));
         let expected = [(once, Outcome::Lost), (again, reply("late"))].into_iter().chain(plain);
         assert_eq!(seen, expected.collect::<Vec<_>>(), "round {round}");
@@ -206,6 +210,7 @@ fn calls_end_with_their_callers_and_their_deadlines() {
         over.sort_by_key(|(token, _)| *token);
         let all: Vec<_> = (0..40).map(|token| (token, expected.clone())).collect();
         assert_eq!(over, all, "round {round}");
+        assert_eq!(std::mem::take(&mut rig.unwanted), [outward.call]);
         rig.dispatcher.answer(outward.call, 0, Vec::new());
         assert_eq!(rig.outcome(upper, b"next"), reply("NEXT"));
     }

@@ -128,10 +128,3 @@ impl Host {
         self.wait()
     }
 }
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.link.child().kill().unwrap();
-        self.link.child().wait().unwrap();
-    }
-}

@@ -4,6 +4,7 @@ mod dispatch;
 mod host;
 mod rig;
 mod signals;
+mod threaded;
 mod upkeep;
 
 use std::time::Duration;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use partywall_functions::clock::Exactness;
 use partywall_functions::dispatcher::{
-    Dispatcher, Done, Event, Id, Outcome, Registration, Workers,
+    Dispatcher, Done, Event, Id, Number, Outcome, Registration, Workers,
 };
 use partywall_functions::layout::Layout;
 use partywall_functions::schedule::{Limits, Owner};
@@ -19,6 +19,8 @@ pub(crate) struct Rig {
     pub(crate) begun: Instant,
     pub(crate) calls: u32,
     pub(crate) events: Vec<Event<u32>>,
+    /// Calls that want no answer any more.
+    pub(crate) unwanted: Vec<Number>,
 }
 
 impl Rig {
@@ -40,7 +42,14 @@ impl Rig {
         change(&mut workers);
         let mut dispatcher = Dispatcher::new(layout, store, workers).unwrap();
         let owner = dispatcher.add_owner(Limits::default());
-        Self { dispatcher, owner, begun: Instant::now(), calls: 0, events: Vec::new() }
+        Self {
+            dispatcher,
+            owner,
+            begun: Instant::now(),
+            calls: 0,
+            events: Vec::new(),
+            unwanted: Vec::new(),
+        }
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -73,15 +82,20 @@ impl Rig {
         self.calls
     }
 
-    /// The next event.
+    /// The next event that is none of the unwanted.
     pub(crate) fn event(&mut self) -> Event<u32> {
         let begun = Instant::now();
-        while self.events.is_empty() {
-            let now = self.now();
-            self.dispatcher.poll(now, &mut self.events).unwrap();
-            assert!(begun.elapsed() < Duration::from_secs(20), "nothing happens");
+        loop {
+            while self.events.is_empty() {
+                let now = self.now();
+                self.dispatcher.poll(now, &mut self.events).unwrap();
+                assert!(begun.elapsed() < Duration::from_secs(20), "nothing happens");
+            }
+            match self.events.remove(0) {
+                Event::Unwanted(call) => self.unwanted.push(call),
+                event => return event,
+            }
         }
-        self.events.remove(0)
     }
 
     pub(crate) fn done(&mut self) -> Done<u32> {

@@ -14,8 +14,8 @@ const ENDLESS: &str =
 const ASKS: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
                     partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
 
-fn signal(rig: &mut Rig, signal: Signal) {
-    let pid = Pid::from_raw(rig.dispatcher.worker_pid(0) as i32).unwrap();
+fn signal(rig: &Rig, signal: Signal) {
+    let pid = Pid::from_raw(rig.dispatcher.workers()[0] as i32).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
@@ -65,6 +65,7 @@ fn images_beyond_the_limit_are_unloaded_and_come_back() {
                 assert_eq!(rig.outcome(all[0], b"a"), reply("A"));
                 return;
             }
+            Event::Unwanted(call) => panic!("{call:?}"),
         }
     }
     panic!("more is loaded than there is room for");
@@ -102,7 +103,7 @@ fn a_worker_that_has_given_up_many_functions_is_replaced() {
     let budget = Duration::from_millis(1);
     let endless = rig.register("endless", ENDLESS, |registration| registration.budget = budget);
     let asks = rig.register("asks", ASKS, |_| ());
-    let first = rig.dispatcher.worker_pid(0);
+    let first = rig.dispatcher.workers()[0];
     let waits = rig.call(asks, b"");
     let Event::Outward(outward) = rig.event() else { panic!("it does not ask") };
     for _ in 0..5 {
@@ -115,13 +116,13 @@ fn a_worker_that_has_given_up_many_functions_is_replaced() {
         let now = rig.now();
         rig.dispatcher.poll(now, &mut rig.events).unwrap();
     }
-    assert_eq!((rig.dispatcher.worker_pid(0), rig.events.len()), (first, 0));
+    assert_eq!((rig.dispatcher.workers()[0], rig.events.len()), (first, 0));
     rig.dispatcher.answer(outward.call, 0, b"yes".to_vec());
     let done = rig.done();
     assert_eq!((done.token, done.outcome), (waits, reply("yes")));
     let done = rig.done();
     assert_eq!((done.token, done.outcome), (last, Outcome::Budget(budget)));
-    assert_ne!(rig.dispatcher.worker_pid(0), first);
+    assert_ne!(rig.dispatcher.workers()[0], first);
 }
 
 /// A worker that hears nothing is ended, its call is over, and those behind it run elsewhere.
@@ -132,7 +133,7 @@ fn row_53_a_worker_that_is_stopped_is_ended_and_said_to_be_deaf() {
     let endless = rig.register("endless", ENDLESS, |registration| registration.budget = budget);
     let upper = rig.register("upper", UPPER, |_| ());
     assert_eq!(rig.outcome(upper, b"a"), reply("A"));
-    signal(&mut rig, Signal::STOP);
+    signal(&rig, Signal::STOP);
     let (first, second) = (rig.call(endless, b""), rig.call(upper, b"b"));
     let done = rig.done();
     assert_eq!((done.token, done.outcome), (first, Outcome::Deaf));
@@ -151,7 +152,7 @@ fn workers_that_cannot_be_started_are_tried_again() {
     let upper = rig.register("upper", UPPER, |_| ());
     assert_eq!(rig.outcome(upper, b"a"), reply("A"));
     std::fs::rename(&program, directory.path().join("elsewhere")).unwrap();
-    signal(&mut rig, Signal::KILL);
+    signal(&rig, Signal::KILL);
     let now = rig.now();
     rig.dispatcher.call(upper, Vec::new(), 0, (now, Some(now + 250_000_000))).unwrap();
     assert_eq!(rig.done().outcome, Outcome::Deadline);

@@ -1,0 +1,235 @@
+//! A dispatcher in its thread, called from others.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use partywall_functions::clock::Exactness;
+use partywall_functions::dispatcher::{Number, Outcome, Registration, Workers};
+use partywall_functions::runtime::{
+    Callee, Finished, OwnerHandle, Runtime, ServiceCall, Services, Settings,
+};
+use partywall_functions::schedule::{Limits, Owner, Refused};
+
+use super::host::{UPPER, image};
+use super::rig::reply;
+
+const ASKS: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
+                    partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
+const ENDLESS: &str =
+    "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
+
+/// What functions have called, for a test to answer.
+struct Asked(Sender<ServiceCall>, Arc<Mutex<Vec<Number>>>);
+
+impl Services for Asked {
+    fn call(&mut self, call: ServiceCall) {
+        let _ended = self.0.send(call);
+    }
+
+    fn unwanted(&mut self, call: Number) {
+        self.1.lock().unwrap().push(call);
+    }
+}
+
+struct Rig {
+    runtime: Runtime,
+    owner: OwnerHandle,
+    asked: Receiver<ServiceCall>,
+    unwanted: Arc<Mutex<Vec<Number>>>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let workers = Workers {
+            program: vec![env!("CARGO_BIN_EXE_functions-worker").to_owned()],
+            cpus: vec![None],
+            exactness: Exactness::Coarse(Duration::from_millis(1)),
+            resident: 1 << 30,
+            recycle: 10_000,
+        };
+        let (send, asked) = channel();
+        let unwanted = Arc::new(Mutex::new(Vec::new()));
+        let services = Box::new(Asked(send, unwanted.clone()));
+        let settings = Settings { cpu: None, blocks: 2, workers };
+        let runtime = Runtime::start(settings, services).unwrap();
+        let owner = runtime.add_owner(Limits::default()).unwrap();
+        Self { runtime, owner, asked, unwanted }
+    }
+
+    fn register(&self, owner: &OwnerHandle, text: &str) -> Callee {
+        let registration = Registration {
+            name: text.into(),
+            owner: Owner(0),
+            image: image(text).into(),
+            parameters: Vec::new(),
+            budget: Duration::from_secs(20),
+            idempotent: false,
+            strikes: 1000,
+        };
+        self.runtime.register(owner, registration).unwrap()
+    }
+
+    fn call(&self, callee: &Callee, request: &[u8]) -> Finished {
+        call(&self.runtime, callee, request)
+    }
+}
+
+fn call(runtime: &Runtime, callee: &Callee, request: &[u8]) -> Finished {
+    let (told, end) = channel();
+    runtime.call(callee, request.to_vec(), None, move |finished| told.send(finished).unwrap());
+    end.recv_timeout(Duration::from_secs(20)).unwrap()
+}
+
+/// The voluntary context switches of a thread.
+fn switches(task: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{task}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("voluntary_ctxt")).unwrap();
+    line.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+#[test]
+fn calls_from_many_threads_have_their_own_answers() {
+    let rig = Rig::new();
+    let upper = rig.register(&rig.owner, UPPER);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (rig, upper) = (&rig.runtime, &upper);
+            scope.spawn(move || {
+                for round in 0..500 {
+                    let request = format!("thread {thread} call {round}");
+                    let finished = call(rig, upper, request.as_bytes());
+                    assert_eq!(finished.outcome, reply(&request.to_uppercase()));
+                }
+            });
+        }
+    });
+    rig.runtime.stop().unwrap();
+}
+
+/// Services are called from the thread, and an answer that is dropped is one too.
+#[test]
+fn functions_wait_for_services_and_are_answered() {
+    let rig = Rig::new();
+    let asks = rig.register(&rig.owner, ASKS);
+    let (told, end) = channel();
+    let call = |request: &[u8], deadline| {
+        let told = told.clone();
+        rig.runtime.call(&asks, request.to_vec(), deadline, move |finished| {
+            told.send(finished.outcome).unwrap();
+        })
+    };
+    let asked = || rig.asked.recv_timeout(Duration::from_secs(20)).unwrap();
+    let ended = || end.recv_timeout(Duration::from_secs(20)).unwrap();
+    call(b"x", None);
+    let service = asked();
+    assert_eq!((service.service.as_str(), service.method.as_str()), ("a", "/b/c"));
+    assert_eq!((service.request.as_slice(), service.function), (&b"x"[..], asks.id()));
+    service.answer.give(Ok(b"y".to_vec()));
+    assert_eq!(ended(), reply("y"));
+    call(b"x", None);
+    asked().answer.give(Err((5, "no such thing".into())));
+    assert_eq!(ended(), Outcome::Error(5, "no such thing".into()));
+    call(b"x", None);
+    drop(asked());
+    assert_eq!(ended(), Outcome::Error(14, "the service gave no answer".into()));
+    // A thread that sleeps wakes for a deadline.
+    let begun = Instant::now();
+    call(b"x", Some(begun + Duration::from_millis(50)));
+    let service = asked();
+    assert!(service.until.is_some());
+    assert_eq!(ended(), Outcome::Deadline);
+    assert!(begun.elapsed() >= Duration::from_millis(50));
+    let ticket = call(b"x", None);
+    let second = asked();
+    ticket.cancel();
+    assert_eq!(ended(), Outcome::Cancelled);
+    ticket.cancel();
+    let numbers = vec![service.answer.call(), second.answer.call()];
+    assert_eq!(*rig.unwanted.lock().unwrap(), numbers);
+    service.answer.give(Ok(Vec::new()));
+    assert_eq!(rig.call(&rig.register(&rig.owner, UPPER), b"a").outcome, reply("A"));
+}
+
+/// An owner's calls are refused where they are made once its limits are used up, and another's are not.
+#[test]
+fn an_owner_has_no_more_calls_open_than_its_limits() {
+    let rig = Rig::new();
+    let few = Limits { queue: 3, concurrency: 2, ..Limits::default() };
+    let owner = rig.runtime.add_owner(few).unwrap();
+    let (asks, upper) = (rig.register(&owner, ASKS), rig.register(&rig.owner, UPPER));
+    let (told, end) = channel();
+    let mut refused = 0;
+    for _ in 0..1000 {
+        let told = told.clone();
+        rig.runtime.call(&asks, Vec::new(), None, move |finished| {
+            told.send(finished.outcome).unwrap();
+        });
+    }
+    while let Ok(outcome) = end.try_recv() {
+        assert_eq!(outcome, Outcome::Refused(Refused::Queue { queue: 5 }));
+        refused += 1;
+    }
+    assert_eq!(refused, 995);
+    assert_eq!(rig.call(&upper, b"a").outcome, reply("A"));
+    for _ in 0..5 {
+        let service = rig.asked.recv_timeout(Duration::from_secs(20)).unwrap();
+        service.answer.give(Ok(b"y".to_vec()));
+    }
+    for _ in 0..5 {
+        assert_eq!(end.recv_timeout(Duration::from_secs(20)).unwrap(), reply("y"));
+    }
+    let more = Limits { queue: 10, ..few };
+    rig.runtime.limit(&owner, more).unwrap();
+    for _ in 0..12 {
+        let told = told.clone();
+        rig.runtime.call(&asks, Vec::new(), None, move |finished| {
+            told.send(finished.outcome).unwrap();
+        });
+    }
+    for _ in 0..12 {
+        let service = rig.asked.recv_timeout(Duration::from_secs(20)).unwrap();
+        service.answer.give(Ok(Vec::new()));
+        assert_eq!(end.recv_timeout(Duration::from_secs(20)).unwrap(), reply(""));
+    }
+}
+
+/// The thread goes to sleep when nothing runs and stays asleep, and calls that are open when it is stopped are
+/// dropped.
+#[test]
+fn an_idle_dispatcher_sleeps_and_one_that_is_stopped_ends() {
+    let rig = Rig::new();
+    let (upper, endless) = (rig.register(&rig.owner, UPPER), rig.register(&rig.owner, ENDLESS));
+    assert_eq!(rig.call(&upper, b"a").outcome, reply("A"));
+    let report = rig.runtime.report(vec![upper.id(), endless.id()]).unwrap();
+    let report: Vec<_> = report.into_iter().map(Option::unwrap).collect();
+    assert_eq!([&report[0], &report[1]].map(|report| report.is_loaded), [true, false]);
+    assert_eq!((report[0].counts.calls, report[0].strikes, report[0].is_banned), (1, 0, false));
+    let (told, end) = channel();
+    rig.runtime.call(&upper, Vec::new(), None, move |_| {
+        told.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
+    });
+    let dispatcher = format!("self/task/{}", end.recv().unwrap());
+    let [worker] = rig.runtime.workers().unwrap()[..] else { panic!("one worker") };
+    let tasks = [dispatcher, worker.to_string()];
+    let now = || tasks.iter().map(|task| switches(task)).collect::<Vec<_>>();
+    let begun = Instant::now();
+    let mut before = now();
+    // It has gone to sleep once no more switches come.
+    loop {
+        std::thread::sleep(Duration::from_millis(500));
+        let after = now();
+        if after == before {
+            break;
+        }
+        before = after;
+        assert!(begun.elapsed() < Duration::from_secs(20), "{before:?} {:?}", now());
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(now(), before, "an idle runtime is woken");
+    let (told, end) = channel();
+    rig.runtime.call(&endless, Vec::new(), None, move |finished| told.send(finished).unwrap());
+    std::thread::sleep(Duration::from_millis(20));
+    rig.runtime.stop().unwrap();
+    assert!(end.recv_timeout(Duration::from_secs(20)).is_err());
+}
