@@ -38,7 +38,7 @@
 //! | word | submission | completion |
 //! | --- | --- | --- |
 //! | 0 | number, task (8 bits), short (8), cell (16) | number, end (8 bits), short (8), code (16) |
-//! | 1 | where the function is entered | bytes of the reply, bytes of log lines |
+//! | 1 | where the function is entered (48 bits), quanta (16) | bytes of the reply, bytes of log lines |
 //! | 2 | number of the call | log lines that found no room |
 //! | 3 | bytes of the request, bytes of the parameters behind it | a fault's address, or bytes of memory |
 //! | 4 | where the reply goes, and how long it may be | ticks that the function has taken |
@@ -182,6 +182,8 @@ pub struct Submission {
     pub cell: u16,
     /// Where the function is entered.
     pub entry: u64,
+    /// The quanta after which the worker gives the function up by its own timer; 0 is never.
+    pub quanta: u16,
     /// The number of the call.
     pub call: u64,
     /// The bytes of the request, or of the service's answer.
@@ -256,6 +258,9 @@ pub struct Completion {
     pub short: Option<Short>,
 }
 
+/// The bits of an address in user space, with four levels of page tables.
+const ENTRY: u64 = (1 << 48) - 1;
+
 const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
@@ -310,8 +315,9 @@ impl Line {
     /// Writes a submission.
     #[inline]
     pub fn submit(&self, number: u32, submission: &Submission) {
-        let Submission { task, cell, entry, call, bytes, input, output, room } = *submission;
-        self.set(1, entry);
+        let Submission { task, cell, entry, quanta, call, bytes, input, output, room } =
+            *submission;
+        self.set(1, entry & ENTRY | u64::from(quanta) << 48);
         self.set(2, call);
         self.set(4, pair(output, room));
         let is_short = match input {
@@ -342,7 +348,8 @@ impl Line {
         Some(Submission {
             task: if task == Task::Resume as u8 { Task::Resume } else { Task::Invoke },
             cell,
-            entry: self.get(1),
+            entry: self.get(1) & ENTRY,
+            quanta: (self.get(1) >> 48) as u16,
             call: self.get(2),
             bytes,
             input,
@@ -396,6 +403,7 @@ mod model {
                 task: Task::Invoke,
                 cell: 1,
                 entry: 2,
+                quanta: 1,
                 call: 3,
                 bytes: 4,
                 input: Input::Short(Short { words: [5, 6, 7] }),
@@ -440,6 +448,7 @@ mod tests {
             task: Task::Invoke,
             cell: 513,
             entry: 0x7f00_1234_5678,
+            quanta: u16::MAX,
             call: u64::MAX - 1,
             bytes: 23,
             input: Input::Short(Short::new(&[7; 23]).unwrap()),

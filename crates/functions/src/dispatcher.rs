@@ -19,8 +19,8 @@
 //! and is not declared to be idempotent. Nobody is told twice.
 //!
 //! The budget of a function is time on the worker's CPU as the dispatcher sees it: from the completion
-//! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again
-//! every [`AGAIN`] until the completion comes. A worker that does not hear it for [`DEAF`] is killed, and the
+//! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again after
+//! [`AGAIN`] and ever longer times until the completion comes. A worker that does not hear it for [`DEAF`] is killed, and the
 //! call is [`Outcome::Deaf`]. A worker that has given up so many functions ([`Workers::recycle`]) takes no
 //! call any more, and another has its seat when its last one is over.
 
@@ -40,6 +40,8 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
+use partywall_abi::function::Word;
+
 pub use call::{Done, Event, Number, Outcome, Outward};
 pub use counts::Counts;
 pub use function::{Id, Registration};
@@ -52,7 +54,7 @@ use function::Function;
 use resident::Residents;
 use seat::Seat;
 
-/// How often a function is told to stop.
+/// How long it is until a function is told to stop again, at first.
 pub const AGAIN: Duration = Duration::from_micros(100);
 /// How long a worker may not hear it.
 pub const DEAF: Duration = Duration::from_millis(500);
@@ -68,10 +70,37 @@ pub struct Workers {
     pub cpus: Vec<Option<usize>>,
     /// How exactly functions see the time.
     pub exactness: crate::clock::Exactness,
+    /// Who stops functions.
+    pub preemption: Preemption,
     /// The most bytes of images that are loaded.
     pub resident: u64,
     /// How many functions a worker gives up before another one has its seat.
     pub recycle: u32,
+}
+
+/// Who stops functions that are beyond their budgets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preemption {
+    /// The dispatcher, which looks all the time while a function runs: it takes a CPU, and no function pays.
+    Dispatcher,
+    /// A timer of each worker, which looks so often whether the same function still runs: the dispatcher may
+    /// sleep meanwhile. Budgets are rounded up to whole quanta, and functions are stopped up to one later. Each
+    /// look costs the function the time of a signal.
+    Timer(Duration),
+}
+
+impl Preemption {
+    /// The quanta that a function has; 0 where they are not counted.
+    fn quanta(self, left_ns: u64) -> u16 {
+        match self {
+            Self::Dispatcher => 0,
+            Self::Timer(quantum) => {
+                let quanta = left_ns.div_ceil(quantum.as_nanos().max(1) as u64);
+                // What has more than can be counted is stopped by the dispatcher.
+                u16::try_from(quanta.max(1)).unwrap_or(0)
+            }
+        }
+    }
 }
 
 /// Functions, calls, and the workers that run them. `T` is what a call is told by.
@@ -79,7 +108,7 @@ pub struct Workers {
 pub struct Dispatcher<T> {
     layout: crate::layout::Layout,
     store: Store,
-    bell: std::os::fd::OwnedFd,
+    bell: worker::Bell,
     workers: Workers,
     seats: Vec<Seat>,
     functions: slab::Slab<Function>,
@@ -103,7 +132,7 @@ impl<T> Dispatcher<T> {
     /// # Errors
     /// The kernel's.
     pub fn new(layout: crate::layout::Layout, store: Store, workers: Workers) -> io::Result<Self> {
-        let bell = worker::bell()?;
+        let bell = worker::Bell::new()?;
         let mut dispatcher = Self {
             layout,
             store,
@@ -328,16 +357,29 @@ impl<T> Dispatcher<T> {
         Ok(any)
     }
 
-    /// Whether a function runs, which must be watched.
-    pub fn is_running(&self) -> bool {
-        self.seats.iter().any(|seat| !seat.flying.is_empty())
+    /// Whether a function runs that must be watched all the time.
+    pub fn must_watch(&self) -> bool {
+        self.workers.preemption == Preemption::Dispatcher
+            && self.seats.iter().any(|seat| !seat.flying.is_empty())
+    }
+
+    /// The word by which workers wake who waits for a completion, if they do; see
+    /// `partywall_abi::function`.
+    pub(crate) fn bell(&self) -> Option<&Word> {
+        (self.workers.preemption != Preemption::Dispatcher).then(|| self.bell.word())
+    }
+
+    /// Whether a worker has completed something.
+    pub(crate) fn has_completions(&self) -> bool {
+        self.seats.iter().any(|seat| seat.worker.has_completion())
     }
 
     /// When there will be something to do, if nothing comes before.
     pub fn next_ns(&self) -> Option<u64> {
         let deadline = self.deadlines.peek().map(|(Reverse(deadline), _)| *deadline);
+        let watched = (0..self.seats.len()).filter_map(|at| self.watched_ns(at)).min();
         let missing = self.seats.iter().filter_map(|seat| seat.missing_until_ns).min();
-        deadline.into_iter().chain(missing).min()
+        deadline.into_iter().chain(watched).chain(missing).min()
     }
 
     /// Kills a worker, for tests; another one has its seat then.

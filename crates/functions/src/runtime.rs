@@ -8,8 +8,10 @@
 //!
 //! While a function runs the thread does not sleep, for it watches budgets: it has a CPU of its own where
 //! there is one. Where nothing runs it looks [`LOOKS`] times, and then sleeps until an order comes or a
-//! deadline is over; an idle runtime makes no system call. The protocol of sleep is that of
-//! `partywall_abi::function`; the word is this process's own, which no worker maps.
+//! deadline is over; an idle runtime makes no system call. Where workers stop functions by timers of their own
+//! ([`Preemption::Timer`](crate::dispatcher::Preemption)), it sleeps while functions run too. The protocol of
+//! sleep is that of `partywall_abi::function`; callers wake it by a word that no worker maps, and workers by
+//! another.
 //!
 //! The queue of orders has a bound for each owner: an owner has at most as many calls in it, in its queue and
 //! begun together as its limits allow ([`Callee`]), and beyond that a call is refused where it is made.
@@ -33,7 +35,7 @@ use crate::dispatcher::{
 };
 use crate::layout::Layout;
 use crate::schedule::{Limits, Owner, Refused};
-use crate::sleep::{sleep, wake};
+use crate::sleep::{sleep, sleep_by_two, wake};
 use crate::store::Store;
 
 /// How often the thread looks before it sleeps.
@@ -502,7 +504,7 @@ impl Thread {
             }
             any |= self.dispatcher.poll(now_ns, &mut self.events)?;
             self.tell();
-            if any || self.dispatcher.is_running() {
+            if any || self.dispatcher.must_watch() {
                 looks = 0;
             } else if looks < LOOKS {
                 looks += 1;
@@ -568,12 +570,19 @@ impl Thread {
     fn sleep(&mut self) {
         let now_ns = self.now();
         let next = self.dispatcher.next_ns().map(|next| next.saturating_sub(now_ns));
-        let Self { shared, orders, first, .. } = self;
-        let has_come = || {
+        let next = next.map(Duration::from_nanos);
+        let Self { shared, orders, first, dispatcher, .. } = self;
+        let mut has_order = || {
             first.extend(orders.try_recv());
             !first.is_empty()
         };
-        sleep(&shared.word, next.map(Duration::from_nanos), has_come);
+        match dispatcher.bell() {
+            None => sleep(&shared.word, next, has_order),
+            Some(bell) => {
+                let words = [&shared.word, bell];
+                sleep_by_two(words, next, || has_order() || dispatcher.has_completions());
+            }
+        }
     }
 }
 

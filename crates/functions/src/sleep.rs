@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use partywall_abi::function::Word;
 use partywall_abi::sync::{Ordering, fence};
-use rustix::thread::futex::{self, Flags, Timespec};
+use rustix::thread::futex::{self, Flags, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Wakes who sleeps by this word, after something was written for it.
 pub(crate) fn wake(word: &Word) {
@@ -20,12 +21,41 @@ pub(crate) fn sleep(word: &Word, most: Option<Duration>, is_there: impl FnOnce()
     word.0.store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
     if !is_there() {
-        let most = most.map(|most| Timespec {
-            tv_sec: most.as_secs() as i64,
-            tv_nsec: most.subsec_nanos().into(),
-        });
         // A wake that comes first has changed the word; a signal is one wake too many.
-        let _woken = futex::wait(&word.0, Flags::empty(), 1, most.as_ref());
+        let _woken = futex::wait(&word.0, Flags::empty(), 1, most.map(timespec).as_ref());
     }
     word.0.store(0, Ordering::Relaxed);
+}
+
+/// As [`sleep`], by two words: either side's wake is enough, and neither can keep the other's from coming.
+pub(crate) fn sleep_by_two(
+    words: [&Word; 2],
+    most: Option<Duration>,
+    is_there: impl FnOnce() -> bool,
+) {
+    let say = |sleeps| words.iter().for_each(|word| word.0.store(sleeps, Ordering::Relaxed));
+    say(1);
+    fence(Ordering::SeqCst);
+    if !is_there() {
+        let waits = words.map(|word| {
+            let mut wait = Wait::new();
+            wait.val = 1;
+            wait.uaddr = WaitPtr::new(word.0.as_ptr().cast());
+            wait.flags = WaitFlags::SIZE_U32;
+            wait
+        });
+        // The kernel takes a time, not a duration.
+        let until = most.map(|most| {
+            let now = clock_gettime(ClockId::Monotonic);
+            let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+            timespec(now + most)
+        });
+        let clock = futex::ClockId::Monotonic;
+        let _woken = futex::waitv(&waits, WaitvFlags::empty(), until.as_ref(), clock);
+    }
+    say(0);
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }

@@ -16,6 +16,7 @@
 mod enter;
 mod handlers;
 mod shut;
+mod timer;
 
 use std::io;
 use std::ptr;
@@ -47,6 +48,7 @@ struct Worker {
     waiting: [Option<Waiting>; CELLS as usize],
     /// Whether the time stamp counter is open.
     has_counter: bool,
+    timer: Option<timer::Timer>,
 }
 
 /// A function that waits for a service.
@@ -86,6 +88,9 @@ impl Worker {
 
     fn carry_out(&mut self, number: u32, submission: &Submission, line: &Line) {
         let cell = self.layout.cell(submission.cell);
+        if let Some(timer) = &self.timer {
+            timer.begin(submission.quanta);
+        }
         let begun = self.ticks();
         let how = match submission.task {
             Task::Invoke => {
@@ -104,6 +109,7 @@ impl Worker {
             }
         };
         let taken = self.ticks() - begun;
+        timer::end();
         let mut done = match how {
             enter::CALLS => self.calls(submission, cell),
             enter::ABANDONED => self.abandoned(cell),
@@ -119,7 +125,10 @@ impl Worker {
 
     fn complete(&self, line: &Line, number: u32, done: &Completion) {
         line.complete(number, done);
-        wake(self.bell);
+        // A dispatcher that watches budgets does not sleep while a function runs.
+        if self.timer.is_some() {
+            wake(self.bell);
+        }
     }
 
     /// The time stamp counter, or 0.

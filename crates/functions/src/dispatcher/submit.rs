@@ -4,8 +4,8 @@ use std::io;
 
 use partywall_abi::function::{Input, Short, Submission, Task};
 
-use super::Dispatcher;
 use super::call::{Event, Number, Outcome};
+use super::{Dispatcher, Workers};
 use crate::layout::LIGHT_HEAP;
 use crate::store::{Data, Loaded};
 
@@ -66,7 +66,7 @@ impl<T> Dispatcher<T> {
     /// Enters a function; whether a worker has room.
     fn invoke(&mut self, number: Number, loaded: &Loaded, now_ns: u64) -> bool {
         let Loaded { entry, data, .. } = *loaded;
-        let recycle = self.workers.recycle;
+        let Workers { recycle, preemption, .. } = self.workers;
         let call = &self.calls[number.at()];
         let function = &mut self.functions[call.function.at()];
         let length = call.request.len() + function.parameters.len();
@@ -100,6 +100,7 @@ impl<T> Dispatcher<T> {
             task: Task::Invoke,
             cell,
             entry,
+            quanta: preemption.quanta(function.budget_ns),
             call: number.as_u64(),
             bytes: call.request.len() as u32,
             input: input_is,
@@ -115,6 +116,7 @@ impl<T> Dispatcher<T> {
 
     /// Lets a function go on that has waited in this worker and cell; whether there was room.
     fn resume(&mut self, number: Number, (at, cell): (usize, u16), now_ns: u64) -> bool {
+        let preemption = self.workers.preemption;
         let call = &mut self.calls[number.at()];
         let function = &self.functions[call.function.at()];
         let seat = &mut self.seats[at];
@@ -131,6 +133,7 @@ impl<T> Dispatcher<T> {
             task: Task::Resume,
             cell,
             entry: 0,
+            quanta: preemption.quanta(function.budget_ns.saturating_sub(call.cpu_ns)),
             call: number.as_u64(),
             bytes: bytes.len() as u32,
             input: Input::Long { at: input.at, parameters: *code, has_data: false },

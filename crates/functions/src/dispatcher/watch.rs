@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::call::{Event, Number, Outcome};
 use super::seat::Seat;
-use super::worker::Worker;
-use super::{AGAIN, DEAF, Dispatcher, Workers};
+use super::worker::{self, Worker};
+use super::{AGAIN, DEAF, Dispatcher, Preemption};
 
 /// How often it is looked whether workers live.
 const LOOKS: Duration = Duration::from_millis(1);
@@ -25,13 +25,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 impl<T> Dispatcher<T> {
     /// Stops a function that is beyond its budget.
     pub(super) fn watch(&mut self, at: usize, now_ns: u64) {
+        let Some(_) = self.watched_ns(at).filter(|until| *until <= now_ns) else { return };
         let seat = &mut self.seats[at];
         let Some(front) = seat.flying.front() else { return };
         let call = &mut self.calls[front.call.at()];
-        let budget = self.functions[call.function.at()].budget_ns;
-        if now_ns.saturating_sub(seat.began_ns) <= budget && call.over.is_none() {
-            return;
-        }
         let number = front.number;
         match &mut seat.told_ns {
             None => seat.told_ns = Some((now_ns, now_ns)),
@@ -41,10 +38,34 @@ impl<T> Dispatcher<T> {
                 let _gone = seat.worker.child().kill();
                 return;
             }
-            Some((_, last)) if now_ns - *last > AGAIN.as_nanos() as u64 => *last = now_ns,
-            Some(_) => return,
+            Some((_, last)) => *last = now_ns,
         }
         seat.worker.stop(number);
+    }
+
+    /// When the function that this worker runs is to be stopped, or told so again; none if it runs none.
+    pub(super) fn watched_ns(&self, at: usize) -> Option<u64> {
+        let seat = &self.seats[at];
+        let call = &self.calls[seat.flying.front()?.call.at()];
+        if let Some((first, last)) = seat.told_ns {
+            // Each time twice as long, so that signals never come faster than a worker handles them.
+            return Some(last + (last - first).max(AGAIN.as_nanos() as u64));
+        }
+        if call.over.is_some() {
+            return Some(0);
+        }
+        // What its function has used before it waited for a service counts too.
+        let budget_ns = self.functions[call.function.at()].budget_ns;
+        let until_ns = seat.began_ns.saturating_add(budget_ns).saturating_sub(call.cpu_ns);
+        Some(until_ns.saturating_add(self.grace_ns()))
+    }
+
+    /// How much later than a worker's own timer the dispatcher stops a function.
+    fn grace_ns(&self) -> u64 {
+        match self.workers.preemption {
+            Preemption::Dispatcher => 0,
+            Preemption::Timer(quantum) => 3 * quantum.as_nanos() as u64,
+        }
     }
 
     /// Looks now and then whether workers live; whether anything was done.
@@ -72,8 +93,8 @@ impl<T> Dispatcher<T> {
     }
 
     pub(super) fn start(&self, number: usize) -> io::Result<Worker> {
-        let Workers { program, cpus, exactness, .. } = &self.workers;
-        Worker::start(program, self.layout, &self.store, &self.bell, (cpus[number], *exactness))
+        let memory = worker::Memory { layout: self.layout, store: &self.store, bell: &self.bell };
+        Worker::start(&self.workers, number, &memory)
     }
 
     /// Gives the seat of a worker that has ended to another one.

@@ -2,17 +2,18 @@
 //! The dispatcher's side of one worker.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use partywall_abi::function::{Completion, GRAIN, Ring, SLOTS, Submission, following};
+use partywall_abi::function::{Completion, GRAIN, Ring, SLOTS, Submission, Word, following};
 use partywall_abi::sync::Ordering;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::{Preemption, Workers};
 use crate::clock::Exactness;
-use crate::layout::{CELL_FILE, Layout, PAYLOAD_BYTES, RING_BYTES, WORKER_BYTES};
+use crate::layout::{CELL_FILE, Layout, PAGE, PAYLOAD_BYTES, RING_BYTES, WORKER_BYTES};
 use crate::sleep::wake;
 use crate::store::Store;
 use crate::worker::{STOP, Start};
@@ -32,23 +33,29 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker. `program` is one that calls [`crate::worker::main`] with its last argument.
+    /// Starts worker `number` of these.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start(
-        program: &[String],
-        layout: Layout,
-        store: &Store,
-        bell: &OwnedFd,
-        (cpu, exactness): (Option<usize>, Exactness),
-    ) -> io::Result<Self> {
+    pub fn start(workers: &Workers, number: usize, shared: &Memory<'_>) -> io::Result<Self> {
+        let Memory { layout, store, bell } = *shared;
         let memory = rustix::fs::memfd_create("partywall-worker", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&memory, WORKER_BYTES)?;
-        let descriptors = [memory.as_raw_fd(), store.file().as_raw_fd(), bell.as_raw_fd()];
-        let has_counter = exactness == Exactness::Exact;
-        let start = Start { layout, blocks: store.blocks(), descriptors, cpu, has_counter };
-        let [file, arguments @ ..] = program else {
+        let bell = bell.file.as_raw_fd();
+        let descriptors = [memory.as_raw_fd(), store.file().as_raw_fd(), bell];
+        let start = Start {
+            layout,
+            blocks: store.blocks(),
+            descriptors,
+            cpu: workers.cpus[number],
+            has_counter: workers.exactness == Exactness::Exact,
+            quantum_ns: match workers.preemption {
+                Preemption::Dispatcher => None,
+                Preemption::Timer(quantum) => Some(quantum.as_nanos() as u64),
+            },
+        };
+        let program = &workers.program;
+        let [file, arguments @ ..] = &program[..] else {
             return Err(io::Error::other("no program is named for workers"));
         };
         let mut command = Command::new(file);
@@ -73,21 +80,9 @@ impl Worker {
         let child = command.spawn()?;
         let pid = rustix::process::Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-        let (rights, bytes) = (ProtFlags::READ | ProtFlags::WRITE, RING_BYTES + PAYLOAD_BYTES);
-        // SAFETY: where nothing is.
-        let at = unsafe {
-            let file = memory.as_fd();
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                bytes as usize,
-                rights,
-                MapFlags::SHARED,
-                file,
-                0,
-            )?
-        };
+        let at = map(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
         let ring = at.cast::<Ring>().cast_const();
-        let payloads = at.cast::<u8>().wrapping_add(RING_BYTES as usize);
+        let payloads = at.wrapping_add(RING_BYTES as usize);
         Ok(Self { child, pidfd, ring, next: 1, oldest: 1, payloads, memory, layout })
     }
 
@@ -127,6 +122,11 @@ impl Worker {
         let completion = self.ring().slot(number).completion.completion(number)?;
         self.oldest = following(number);
         Some((number, completion))
+    }
+
+    /// Whether the next completion has come.
+    pub fn has_completion(&self) -> bool {
+        self.oldest != self.next && self.peek(self.oldest).is_some()
     }
 
     /// Makes a cell as it was before all functions; none is in it any more.
@@ -199,19 +199,67 @@ impl Drop for Worker {
         // One that has ended is only waited for.
         let _ended = self.child.kill();
         let _ended = self.child.wait();
-        let bytes = (RING_BYTES + PAYLOAD_BYTES) as usize;
-        // SAFETY: what was mapped at the start; nothing borrows from it any more.
-        let unmapped = unsafe { rustix::mm::munmap(self.ring.cast_mut().cast(), bytes) };
-        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        unmap(self.ring.cast_mut().cast(), RING_BYTES + PAYLOAD_BYTES);
     }
 }
 
-/// The memory of a dispatcher's own word of sleep.
-///
-/// # Errors
-/// The kernel's.
-pub fn bell() -> io::Result<OwnedFd> {
-    let file = rustix::fs::memfd_create("partywall-bell", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&file, crate::layout::PAGE)?;
-    Ok(file)
+/// What workers of a dispatcher share.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory<'a> {
+    /// Where things are.
+    pub layout: Layout,
+    /// The images.
+    pub store: &'a Store,
+    /// The dispatcher's word.
+    pub bell: &'a Bell,
+}
+
+/// The word by which a dispatcher sleeps that waits for workers; they may all write it.
+#[derive(Debug)]
+pub struct Bell {
+    file: OwnedFd,
+    word: *mut Word,
+}
+
+// SAFETY: the word is atomic and belongs to the bell as long as it lives.
+unsafe impl Send for Bell {}
+
+impl Bell {
+    /// A word in memory of its own.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create("partywall-bell", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, PAGE)?;
+        let word = map(file.as_fd(), PAGE)?.cast();
+        Ok(Self { file, word })
+    }
+
+    pub(crate) fn word(&self) -> &Word {
+        // SAFETY: mapped as long as this lives, and all of it is atomic.
+        unsafe { &*self.word }
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        unmap(self.word.cast(), PAGE);
+    }
+}
+
+/// Maps the begin of a file, anywhere, to be read and written.
+fn map(file: BorrowedFd<'_>, bytes: u64) -> io::Result<*mut u8> {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    let (anywhere, shared) = (std::ptr::null_mut(), MapFlags::SHARED);
+    // SAFETY: where nothing is.
+    let at = unsafe { rustix::mm::mmap(anywhere, bytes as usize, rights, shared, file, 0)? };
+    Ok(at.cast())
+}
+
+/// Unmaps what [`map`] has mapped, from which nothing borrows any more.
+fn unmap(at: *mut u8, bytes: u64) {
+    // SAFETY: the caller's word.
+    let unmapped = unsafe { rustix::mm::munmap(at.cast(), bytes as usize) };
+    debug_assert!(unmapped.is_ok(), "{unmapped:?}");
 }

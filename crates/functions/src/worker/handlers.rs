@@ -5,6 +5,8 @@
 //! | --- | --- | --- |
 //! | [`STOP`], and the ring's `stop` names its submission | give up the function | go on |
 //! | [`STOP`] otherwise | go on | go on |
+//! | [`TICK`], and the timer says so | give up the function | go on |
+//! | [`TICK`] otherwise | go on | go on |
 //! | SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS | give up the function, and say why | the worker ends |
 //!
 //! To give up the function is to take [`enter::abandon`]: its stack and its cell are left as they are, and
@@ -19,6 +21,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use partywall_abi::function::Ring;
 
 use super::enter::{self, RUNNING};
+use super::timer::{self, TICK};
 
 /// The dispatcher's signal.
 pub(crate) const STOP: i32 = libc::SIGURG;
@@ -33,20 +36,30 @@ static ADDRESS: AtomicU64 = AtomicU64::new(0);
 /// The parts of the state that are taken back: all that the processor has but protection keys' rights.
 static PARTS: AtomicU64 = AtomicU64::new(0);
 
+/// The handlers' stack: its bytes, of which a signal takes 3.5 KB where the processor has AVX-512, and where it
+/// ends. A signal that comes while a handler runs is handled on top of that.
+const STACK: u64 = 256 << 10;
+static STACK_END: AtomicU64 = AtomicU64::new(0);
+/// Beyond this, the next signal might begin where the first one did.
+const FULL: u64 = STACK - (32 << 10);
+
 /// The signal for which the last function was given up, and the address with it.
 pub(super) fn reason() -> (i32, u64) {
     (SIGNAL.load(Ordering::Relaxed) as i32, ADDRESS.load(Ordering::Relaxed))
 }
 
 /// Installs the handlers, on a stack of their own.
-pub(super) fn install(ring: &'static Ring, stack: &'static mut [u8]) -> std::io::Result<()> {
+pub(super) fn install(ring: &'static Ring) -> std::io::Result<()> {
+    // Written once, so that no handler waits for its pages.
+    let stack = Box::leak(vec![0xff_u8; STACK as usize].into_boxed_slice());
+    STACK_END.store(stack.as_ptr_range().end as u64, Ordering::Relaxed);
     RING.store(std::ptr::from_ref(ring).cast_mut(), Ordering::Relaxed);
     PARTS.store(parts(), Ordering::Relaxed);
     let stack =
         libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
     // SAFETY: the stack lives for ever.
     check(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) })?;
-    for signal in FAULTS.into_iter().chain([STOP]) {
+    for signal in FAULTS.into_iter().chain([STOP, TICK]) {
         // SAFETY: zeros are a valid value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
@@ -130,11 +143,23 @@ const STATE: usize = std::mem::offset_of!(libc::ucontext_t, uc_mcontext)
 /// Whether the function is given up.
 unsafe extern "C" fn decide(signal: i32, info: *const libc::siginfo_t) -> bool {
     let running = RUNNING.load(Ordering::Relaxed);
+    let used = STACK_END.load(Ordering::Relaxed) - info as u64;
+    if used > FULL {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(98) }
+    }
     if signal == STOP {
         let ring = RING.load(Ordering::Relaxed);
         // SAFETY: it lives for ever.
         let stop = unsafe { &*ring }.stop.0.load(Ordering::Relaxed);
         let is_it = running != 0 && stop == running;
+        if is_it {
+            SIGNAL.store(STOP as u32, Ordering::Relaxed);
+        }
+        return is_it;
+    }
+    if signal == TICK {
+        let is_it = timer::tick(running);
         if is_it {
             SIGNAL.store(STOP as u32, Ordering::Relaxed);
         }

@@ -7,6 +7,7 @@
 //! | files, for the case that a call of the kernel opens one | Landlock without a rule |
 //! | new rights by exec | no_new_privs |
 //! | all system calls but futex(2), getrandom(2) and exit_group(2) | seccomp(2); others are SIGSYS |
+//! | but timer_settime(2) as well, where it has a timer | the same, for that timer alone |
 //! | the time stamp counter, where functions see the time coarsely | PR_SET_TSC |
 //! | being traced and dumped by its own user | PR_SET_DUMPABLE, RLIMIT_CORE |
 //!
@@ -26,6 +27,7 @@ use seccompiler::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::timer::Timer;
 use super::{Worker, enter, handlers, map};
 use crate::image::{CONSTANTS, Call, DATA};
 use crate::layout::{
@@ -45,6 +47,8 @@ pub struct Start {
     pub cpu: Option<usize>,
     /// Whether functions have the time stamp counter.
     pub has_counter: bool,
+    /// How long a tick of its own timer is, in nanoseconds, where it gives up functions by that.
+    pub quantum_ns: Option<u64>,
 }
 
 impl Start {
@@ -112,7 +116,7 @@ fn begin(start: &Start) -> io::Result<Worker> {
     let word = anywhere(own.as_fd(), PAGE)?;
     // SAFETY: as above.
     let bell = unsafe { &*word.cast::<Word>() };
-    handlers::install(ring, Box::leak(vec![0; 64 << 10].into_boxed_slice()))?;
+    handlers::install(ring)?;
     drop([memory, images, own]);
     if !start.has_counter {
         // SAFETY: a system call on numbers (PR_SET_TSC(2const)).
@@ -121,7 +125,8 @@ fn begin(start: &Start) -> io::Result<Worker> {
             return Err(io::Error::last_os_error());
         }
     }
-    shut()?;
+    let timer = start.quantum_ns.map(Timer::new).transpose()?;
+    shut(timer.as_ref())?;
     Ok(Worker {
         layout,
         ring,
@@ -129,6 +134,7 @@ fn begin(start: &Start) -> io::Result<Worker> {
         bell,
         waiting: [None; CELLS as usize],
         has_counter: start.has_counter,
+        timer,
     })
 }
 
@@ -167,7 +173,7 @@ fn calls(at: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn shut() -> io::Result<()> {
+fn shut(timer: Option<&Timer>) -> io::Result<()> {
     // SAFETY: what was open is mapped, or of no use.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     if closed != 0 {
@@ -187,22 +193,24 @@ fn shut() -> io::Result<()> {
     for resource in [Resource::Core, Resource::Nofile, Resource::Memlock] {
         rustix::process::setrlimit(resource, none)?;
     }
-    let filter = filter().map_err(io::Error::other)?;
+    let filter = filter(timer).map_err(io::Error::other)?;
     seccompiler::apply_filter(&filter).map_err(io::Error::other)
 }
 
 /// Waiting and waking, random bytes, and the end.
-fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
-    let operation = |operation: i32| {
-        let is =
-            SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, operation as u64);
-        SeccompRule::new(vec![is?])
+fn filter(timer: Option<&Timer>) -> Result<BpfProgram, seccompiler::BackendError> {
+    let only = |argument: u8, value: i32| {
+        let (length, same) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
+        SeccompRule::new(vec![SeccompCondition::new(argument, length, same, value as u64)?])
     };
-    let rules = BTreeMap::from([
-        (libc::SYS_futex, vec![operation(libc::FUTEX_WAIT)?, operation(libc::FUTEX_WAKE)?]),
+    let mut rules = BTreeMap::from([
+        (libc::SYS_futex, vec![only(1, libc::FUTEX_WAIT)?, only(1, libc::FUTEX_WAKE)?]),
         (libc::SYS_getrandom, Vec::new()),
         (libc::SYS_exit_group, Vec::new()),
     ]);
+    if let Some(timer) = timer {
+        rules.insert(libc::SYS_timer_settime, vec![only(0, timer.number())?]);
+    }
     let filter =
         SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, TargetArch::x86_64)?;
     filter.try_into()

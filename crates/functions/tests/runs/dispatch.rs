@@ -247,3 +247,29 @@ fn a_function_is_banned_by_its_strikes_and_by_hand() {
     rig.dispatcher.ban(picks, true);
     assert!(rig.dispatcher.call(picks, Vec::new(), 0, (0, None)).is_err());
 }
+
+/// A function that calls services has no more CPU time in all than its budget.
+#[test]
+fn a_budget_is_for_all_parts_of_a_call() {
+    let mut rig = Rig::new(1);
+    let budget = Duration::from_millis(100);
+    let burns = "pub fn handle(r: Request<'_>) -> Reply {\n\
+         loop { let begun = partywall_fn::clock::monotonic();\n\
+         while partywall_fn::clock::monotonic() - begun < core::time::Duration::from_millis(30) {}\n\
+         partywall_fn::service::call(\"a\", \"/b/c\", r.body())?; } }";
+    let burns = rig.register("burns", burns, |registration| registration.budget = budget);
+    rig.call(burns, b"");
+    let mut parts = 0;
+    let done = loop {
+        match rig.event() {
+            Event::Outward(outward) => {
+                parts += 1;
+                rig.dispatcher.answer(outward.call, 0, Vec::new());
+            }
+            Event::Done(done) => break done,
+            Event::Unwanted(call) => panic!("{call:?}"),
+        }
+    };
+    assert_eq!((done.outcome, parts <= 3), (Outcome::Budget(budget), true), "{parts}");
+    assert!(done.cpu_ns >= 100_000_000);
+}

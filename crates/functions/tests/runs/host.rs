@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use partywall_abi::function::{Completion, Input, Short, Submission, Task};
 use partywall_functions::builder::{Builder, Toolchain};
 use partywall_functions::clock::{Clock, Exactness};
-use partywall_functions::dispatcher::worker::{Worker, bell};
+use partywall_functions::dispatcher::worker::{Bell, Memory, Worker};
+use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::image::Image;
 use partywall_functions::layout::Layout;
 use partywall_functions::sandbox::Limits;
@@ -34,6 +35,18 @@ pub(crate) fn image(text: &str) -> Image {
     built.unwrap().image
 }
 
+/// So many workers, on any CPU.
+pub(crate) fn workers(number: usize, exactness: Exactness) -> Workers {
+    Workers {
+        program: vec![env!("CARGO_BIN_EXE_functions-worker").to_owned()],
+        cpus: vec![None; number],
+        exactness,
+        preemption: Preemption::Dispatcher,
+        resident: 1 << 30,
+        recycle: 10_000,
+    }
+}
+
 /// A store, and one worker.
 pub(crate) struct Host {
     pub(crate) store: Store,
@@ -53,9 +66,9 @@ impl Host {
     pub(crate) fn with(exactness: Exactness) -> Self {
         let layout = Layout::draw([std::process::id().into(), 7]);
         let store = Store::new(layout, 2).unwrap();
-        let program = [env!("CARGO_BIN_EXE_functions-worker").to_owned()];
-        let link =
-            Worker::start(&program, layout, &store, &bell().unwrap(), (None, exactness)).unwrap();
+        let workers = workers(1, exactness);
+        let memory = Memory { layout, store: &store, bell: &Bell::new().unwrap() };
+        let link = Worker::start(&workers, 0, &memory).unwrap();
         let clock = Clock::new(&store, exactness).unwrap();
         Self { store, link, clock, calls: 0, cell: 0 }
     }
@@ -80,6 +93,7 @@ impl Host {
             task: Task::Invoke,
             cell: self.cell,
             entry: loaded.entry,
+            quanta: 0,
             call: self.calls,
             bytes: request.len() as u32,
             input,

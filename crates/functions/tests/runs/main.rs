@@ -185,6 +185,7 @@ fn a_function_waits_for_a_service_while_others_run() {
             task: Task::Resume,
             cell,
             entry: 0,
+            quanta: 0,
             call: 0,
             bytes: text.len() as u32,
             input: Input::Long { at: IN, parameters: code, has_data: false },

@@ -10,7 +10,7 @@ use partywall_functions::layout::Layout;
 use partywall_functions::schedule::{Limits, Owner};
 use partywall_functions::store::Store;
 
-use super::host::image;
+use super::host::{self, image};
 
 /// A dispatcher, its workers, and one owner.
 pub(crate) struct Rig {
@@ -31,14 +31,7 @@ impl Rig {
     pub(crate) fn with(workers: usize, change: impl FnOnce(&mut Workers)) -> Self {
         let layout = Layout::draw([u64::from(std::process::id()) << 33, 11 << 33]);
         let store = Store::new(layout, 2).unwrap();
-        let program = vec![env!("CARGO_BIN_EXE_functions-worker").to_owned()];
-        let mut workers = Workers {
-            program,
-            cpus: vec![None; workers],
-            exactness: Exactness::Exact,
-            resident: 1 << 30,
-            recycle: 10_000,
-        };
+        let mut workers = host::workers(workers, Exactness::Exact);
         change(&mut workers);
         let mut dispatcher = Dispatcher::new(layout, store, workers).unwrap();
         let owner = dispatcher.add_owner(Limits::default());

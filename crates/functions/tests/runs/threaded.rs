@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use partywall_functions::clock::Exactness;
-use partywall_functions::dispatcher::{Number, Outcome, Registration, Workers};
+use partywall_functions::dispatcher::{Number, Outcome, Preemption, Registration};
 use partywall_functions::runtime::{
     Callee, Finished, OwnerHandle, Runtime, ServiceCall, Services, Settings,
 };
 use partywall_functions::schedule::{Limits, Owner, Refused};
 
-use super::host::{UPPER, image};
+use super::host::{self, UPPER, image};
 use super::rig::reply;
 
 const ASKS: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
@@ -41,13 +41,12 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let workers = Workers {
-            program: vec![env!("CARGO_BIN_EXE_functions-worker").to_owned()],
-            cpus: vec![None],
-            exactness: Exactness::Coarse(Duration::from_millis(1)),
-            resident: 1 << 30,
-            recycle: 10_000,
-        };
+        Self::with(Preemption::Dispatcher)
+    }
+
+    fn with(preemption: Preemption) -> Self {
+        let mut workers = host::workers(1, Exactness::Coarse(Duration::from_millis(1)));
+        workers.preemption = preemption;
         let (send, asked) = channel();
         let unwanted = Arc::new(Mutex::new(Vec::new()));
         let services = Box::new(Asked(send, unwanted.clone()));
@@ -58,12 +57,16 @@ impl Rig {
     }
 
     fn register(&self, owner: &OwnerHandle, text: &str) -> Callee {
+        self.register_with(owner, text, Duration::from_secs(20))
+    }
+
+    fn register_with(&self, owner: &OwnerHandle, text: &str, budget: Duration) -> Callee {
         let registration = Registration {
-            name: text.into(),
+            name: format!("{budget:?} {text}"),
             owner: Owner(0),
             image: image(text).into(),
             parameters: Vec::new(),
-            budget: Duration::from_secs(20),
+            budget,
             idempotent: false,
             strikes: 1000,
         };
@@ -194,11 +197,10 @@ fn an_owner_has_no_more_calls_open_than_its_limits() {
     }
 }
 
-/// The thread goes to sleep when nothing runs and stays asleep, and calls that are open when it is stopped are
-/// dropped.
-#[test]
-fn an_idle_dispatcher_sleeps_and_one_that_is_stopped_ends() {
-    let rig = Rig::new();
+/// The thread goes to sleep when nothing runs and stays asleep, as do its workers, and calls that are open when
+/// it is stopped are dropped.
+fn sleeps_and_ends(preemption: Preemption) {
+    let rig = Rig::with(preemption);
     let (upper, endless) = (rig.register(&rig.owner, UPPER), rig.register(&rig.owner, ENDLESS));
     assert_eq!(rig.call(&upper, b"a").outcome, reply("A"));
     let report = rig.runtime.report(vec![upper.id(), endless.id()]).unwrap();
@@ -232,4 +234,43 @@ fn an_idle_dispatcher_sleeps_and_one_that_is_stopped_ends() {
     std::thread::sleep(Duration::from_millis(20));
     rig.runtime.stop().unwrap();
     assert!(end.recv_timeout(Duration::from_secs(20)).is_err());
+}
+
+#[test]
+fn an_idle_dispatcher_sleeps_and_one_that_is_stopped_ends() {
+    sleeps_and_ends(Preemption::Dispatcher);
+}
+
+#[test]
+fn an_idle_dispatcher_sleeps_where_workers_have_timers() {
+    sleeps_and_ends(Preemption::Timer(Duration::from_micros(100)));
+}
+
+/// A worker's own timer stops what is beyond its budget, not before, and the dispatcher does not run meanwhile.
+#[test]
+fn row_47_what_is_beyond_its_budget_is_stopped_by_a_timer() {
+    let rig = Rig::with(Preemption::Timer(Duration::from_micros(20)));
+    let budget = Duration::from_millis(10);
+    let (endless, upper) =
+        (rig.register_with(&rig.owner, ENDLESS, budget), rig.register(&rig.owner, UPPER));
+    assert_eq!(rig.call(&upper, b"a").outcome, reply("A"));
+    for _ in 0..20 {
+        let finished = rig.call(&endless, b"");
+        assert_eq!(finished.outcome, Outcome::Budget(budget));
+        assert!(finished.cpu >= budget, "{:?}", finished.cpu);
+        assert_eq!(rig.call(&upper, b"next").outcome, reply("NEXT"));
+    }
+    let report = rig.runtime.report(vec![endless.id()]).unwrap().remove(0).unwrap();
+    assert_eq!((report.counts.overruns, report.strikes), (20, 20));
+    // Ticks find short functions at every point, and change nothing.
+    for round in 0..3000 {
+        let request = format!("short {round}");
+        assert_eq!(rig.call(&upper, request.as_bytes()).outcome, reply(&request.to_uppercase()));
+    }
+    // What is longer than quanta can be counted is stopped by the dispatcher.
+    let budget = Duration::from_millis(1500);
+    let long = rig.register_with(&rig.owner, ENDLESS, budget);
+    let finished = rig.call(&long, b"");
+    assert_eq!(finished.outcome, Outcome::Budget(budget));
+    assert!(finished.cpu >= budget, "{:?}", finished.cpu);
 }

@@ -1,0 +1,124 @@
+#![allow(unsafe_code, reason = "POSIX timers have no safe interface")]
+//! The timer of a worker that gives up functions by itself: for a machine without a CPU for the dispatcher.
+//!
+//! The timer is set for one tick at a time, and by the tick's handler for the next one, so that ticks never come
+//! faster than they are handled. A submission says how many quanta its function has.
+//!
+//! | a tick finds | then the timer is set for |
+//! | --- | --- |
+//! | no function | nothing; the next submission sets it for a quantum |
+//! | a function that the tick before has not found | a quantum |
+//! | the same function for the second time | all that is left of its quanta |
+//! | the same function for the third time, or with one quantum in all | nothing: the function is given up |
+//!
+//! A function is given up after its quanta and before one more has passed. Short functions cost a signal and a
+//! timer_settime(2) in a quantum, however many they are, and none when it is set; one behind a long function
+//! costs one more, so that it does not have what was left to that.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// The signal of a tick.
+pub(super) const TICK: i32 = libc::SIGALRM;
+
+/// The kernel's number of this worker's timer.
+static NUMBER: AtomicI32 = AtomicI32::new(0);
+/// The quantum, in nanoseconds.
+static QUANTUM: AtomicU64 = AtomicU64::new(0);
+/// Whether it is set, for a quantum at most. The worker writes it while no function runs, and its handlers.
+static IS_SET: AtomicBool = AtomicBool::new(false);
+/// The quanta of the function that runs or is about to; 0 where it is not given up by this timer.
+static QUANTA: AtomicU32 = AtomicU32::new(0);
+/// The submission that the last tick has found, and its quanta that are left.
+static FOUND: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+
+/// A timer of this thread.
+#[derive(Debug)]
+pub(super) struct Timer;
+
+impl Timer {
+    /// One that does not tick yet (timer_create(2), SIGEV_THREAD_ID). A process has one.
+    pub(super) fn new(quantum_ns: u64) -> io::Result<Self> {
+        // SAFETY: zeros are a valid value.
+        let mut event: libc::sigevent = unsafe { MaybeUninit::zeroed().assume_init() };
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = TICK;
+        event.sigev_notify_thread_id = rustix::thread::gettid().as_raw_nonzero().get();
+        let (mut number, clock) = (0_i32, libc::CLOCK_MONOTONIC);
+        // SAFETY: both pointers are to values that live.
+        let made = unsafe {
+            libc::syscall(libc::SYS_timer_create, clock, &raw const event, &raw mut number)
+        };
+        if made != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        NUMBER.store(number, Relaxed);
+        QUANTUM.store(quantum_ns, Relaxed);
+        Ok(Self)
+    }
+
+    /// The kernel's number of it.
+    pub(super) fn number(&self) -> i32 {
+        NUMBER.load(Relaxed)
+    }
+
+    /// A function is about to run that has so many quanta; 0 is as many as it likes.
+    #[inline]
+    pub(super) fn begin(&self, quanta: u16) {
+        QUANTA.store(quanta.into(), Relaxed);
+        if quanta != 0 && !IS_SET.load(Relaxed) {
+            set(1);
+        }
+    }
+}
+
+/// No function runs any more.
+#[inline]
+pub(super) fn end() {
+    QUANTA.store(0, Relaxed);
+}
+
+/// A tick, by which `running` is found on the CPU; whether it is given up.
+pub(super) fn tick(running: u32) -> bool {
+    IS_SET.store(false, Relaxed);
+    let [found, left] = &FOUND;
+    if running == 0 {
+        // One that is about to run has seen that the timer is set.
+        if QUANTA.load(Relaxed) != 0 {
+            set(1);
+        }
+        return false;
+    }
+    if found.swap(running, Relaxed) != running {
+        let quanta = QUANTA.load(Relaxed);
+        left.store(quanta, Relaxed);
+        if quanta != 0 {
+            set(1);
+        }
+        return false;
+    }
+    let left = left.swap(1, Relaxed);
+    if left > 1 {
+        set(left - 1);
+    }
+    left == 1
+}
+
+/// Sets the timer for one tick after so many quanta.
+fn set(quanta: u32) {
+    IS_SET.store(quanta == 1, Relaxed);
+    let time = std::time::Duration::from_nanos(QUANTUM.load(Relaxed)) * quanta;
+    let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let time =
+        libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    let times = libc::itimerspec { it_interval: none, it_value: time };
+    let (number, none) = (NUMBER.load(Relaxed), std::ptr::null_mut::<libc::itimerspec>());
+    // SAFETY: the times live; nothing is written.
+    let set = unsafe { libc::syscall(libc::SYS_timer_settime, number, 0, &raw const times, none) };
+    if set != 0 {
+        // A timer that exists takes such times. This is a handler's code too, which must not panic.
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(99) }
+    }
+}
