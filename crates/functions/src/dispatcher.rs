@@ -19,15 +19,16 @@
 //! and is not declared to be idempotent. Nobody is told twice.
 //!
 //! The budget of a function is time on the worker's CPU as the dispatcher sees it: from the completion
-//! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again after
-//! [`AGAIN`] and ever longer times until the completion comes. A worker that does not hear it for [`DEAF`] is killed, and the
-//! call is [`Outcome::Deaf`]. A worker that has given up so many functions ([`Workers::recycle`]) takes no
-//! call any more, and another has its seat when its last one is over.
+//! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again
+//! after [`AGAIN`] and ever longer times until the completion comes. A worker that does not hear it for
+//! [`DEAF`] is killed, and the call is [`Outcome::Deaf`]. A worker that has given up so many functions
+//! ([`Workers::recycle`]) takes no call any more, and another has its seat when its last one is over.
 
 mod call;
 mod complete;
 mod counts;
 mod function;
+mod outcome;
 mod payloads;
 mod resident;
 mod seat;
@@ -42,9 +43,10 @@ use std::time::Duration;
 
 use partywall_abi::function::Word;
 
-pub use call::{Done, Event, Number, Outcome, Outward};
+pub use call::{Done, Event, Number, Outward};
 pub use counts::Counts;
 pub use function::{Id, Registration};
+pub use outcome::Outcome;
 
 use crate::layout::HEAVY_HEAP;
 use crate::schedule::{Limits, Owner, Schedule};
@@ -84,8 +86,8 @@ pub enum Preemption {
     /// The dispatcher, which looks all the time while a function runs: it takes a CPU, and no function pays.
     Dispatcher,
     /// A timer of each worker, which looks so often whether the same function still runs: the dispatcher may
-    /// sleep meanwhile. Budgets are rounded up to whole quanta, and functions are stopped up to one later. Each
-    /// look costs the function the time of a signal.
+    /// sleep meanwhile. Budgets are rounded up to whole quanta, and functions are stopped up to one later.
+    /// Each look costs the function the time of a signal.
     Timer(Duration),
 }
 

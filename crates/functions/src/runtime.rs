@@ -8,10 +8,10 @@
 //!
 //! While a function runs the thread does not sleep, for it watches budgets: it has a CPU of its own where
 //! there is one. Where nothing runs it looks [`LOOKS`] times, and then sleeps until an order comes or a
-//! deadline is over; an idle runtime makes no system call. Where workers stop functions by timers of their own
-//! ([`Preemption::Timer`](crate::dispatcher::Preemption)), it sleeps while functions run too. The protocol of
-//! sleep is that of `partywall_abi::function`; callers wake it by a word that no worker maps, and workers by
-//! another.
+//! deadline is over; an idle runtime makes no system call. Where workers stop functions by timers of their
+//! own ([`Preemption::Timer`](crate::dispatcher::Preemption)), it sleeps while functions run too. The
+//! protocol of sleep is that of `partywall_abi::function`; callers wake it by a word that no worker maps, and
+//! workers by another.
 //!
 //! The queue of orders has a bound for each owner: an owner has at most as many calls in it, in its queue and
 //! begun together as its limits allow ([`Callee`]), and beyond that a call is refused where it is made.

@@ -1,9 +1,8 @@
-//! Calls, and what comes of them.
-
-use std::time::Duration;
+//! Calls, and what happens to them.
 
 use super::function::Id;
-use crate::schedule::{Begun, Refused};
+use super::outcome::Outcome;
+use crate::schedule::Begun;
 
 /// A call's number: its place among all calls, and which one has that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,54 +32,10 @@ impl Number {
     }
 }
 
-/// How a call has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The function's reply.
-    Reply(Vec<u8>),
-    /// The function's error: a status code and a text.
-    Error(u16, String),
-    /// The function has panicked, with this text.
-    Panic(String),
-    /// It needs more memory than a function may have.
-    Memory,
-    /// It needs more stack than a function may have.
-    Stack,
-    /// A signal for what it has done, and the address with it.
-    Fault(u16, u64),
-    /// It has used more CPU time than its budget.
-    Budget(Duration),
-    /// Its reply is longer than a reply may be.
-    Long(u64),
-    /// Its owner's limits.
-    Refused(Refused),
-    /// The function is banned.
-    Banned,
-    /// Its caller does not want it any more.
-    Cancelled,
-    /// Its time is over.
-    Deadline,
-    /// Its worker has ended, and it must not run again.
-    Lost,
-    /// It has not heard that it is to stop, and its worker was ended for that.
-    Deaf,
-    /// There is no such function any more.
-    Gone,
-    /// Its image is not to be had in memory, and why.
-    NotLoaded(String),
-}
-
 impl<T> Call<T> {
     /// Whether it is the call with this number, and none that has had its place.
     pub(super) fn is(&self, number: Number) -> bool {
         self.generation == number.generation
-    }
-}
-
-impl Outcome {
-    /// Whether it counts against the function: what stops a worker for a while, or might do more.
-    pub(super) fn is_strike(&self) -> bool {
-        matches!(self, Self::Budget(_) | Self::Fault(..) | Self::Stack | Self::Memory | Self::Deaf)
     }
 }
 

@@ -4,7 +4,8 @@ use std::io;
 
 use partywall_abi::function::{Completion, End};
 
-use super::call::{Call, Done, Event, Number, Outcome, Outward};
+use super::call::{Call, Done, Event, Number, Outward};
+use super::outcome::Outcome;
 use super::seat::Flying;
 use super::{Dispatcher, MESSAGE};
 

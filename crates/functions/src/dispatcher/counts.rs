@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::call::Outcome;
+use super::outcome::Outcome;
 
 /// Buckets of a power of two.
 const PARTS: u32 = 4;

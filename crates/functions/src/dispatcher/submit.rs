@@ -4,7 +4,8 @@ use std::io;
 
 use partywall_abi::function::{Input, Short, Submission, Task};
 
-use super::call::{Event, Number, Outcome};
+use super::call::{Event, Number};
+use super::outcome::Outcome;
 use super::{Dispatcher, Workers};
 use crate::layout::LIGHT_HEAP;
 use crate::store::{Data, Loaded};

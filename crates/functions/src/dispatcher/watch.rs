@@ -12,7 +12,8 @@
 use std::io;
 use std::time::Duration;
 
-use super::call::{Event, Number, Outcome};
+use super::call::{Event, Number};
+use super::outcome::Outcome;
 use super::seat::Seat;
 use super::worker::{self, Worker};
 use super::{AGAIN, DEAF, Dispatcher, Preemption};

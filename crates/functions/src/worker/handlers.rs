@@ -36,8 +36,8 @@ static ADDRESS: AtomicU64 = AtomicU64::new(0);
 /// The parts of the state that are taken back: all that the processor has but protection keys' rights.
 static PARTS: AtomicU64 = AtomicU64::new(0);
 
-/// The handlers' stack: its bytes, of which a signal takes 3.5 KB where the processor has AVX-512, and where it
-/// ends. A signal that comes while a handler runs is handled on top of that.
+/// The handlers' stack: its bytes, of which a signal takes 3.5 KB where the processor has AVX-512, and where
+/// it ends. A signal that comes while a handler runs is handled on top of that.
 const STACK: u64 = 256 << 10;
 static STACK_END: AtomicU64 = AtomicU64::new(0);
 /// Beyond this, the next signal might begin where the first one did.

@@ -1,8 +1,8 @@
 #![allow(unsafe_code, reason = "POSIX timers have no safe interface")]
 //! The timer of a worker that gives up functions by itself: for a machine without a CPU for the dispatcher.
 //!
-//! The timer is set for one tick at a time, and by the tick's handler for the next one, so that ticks never come
-//! faster than they are handled. A submission says how many quanta its function has.
+//! The timer is set for one tick at a time, and by the tick's handler for the next one, so that ticks never
+//! come faster than they are handled. A submission says how many quanta its function has.
 //!
 //! | a tick finds | then the timer is set for |
 //! | --- | --- |
@@ -11,9 +11,9 @@
 //! | the same function for the second time | all that is left of its quanta |
 //! | the same function for the third time, or with one quantum in all | nothing: the function is given up |
 //!
-//! A function is given up after its quanta and before one more has passed. Short functions cost a signal and a
-//! timer_settime(2) in a quantum, however many they are, and none when it is set; one behind a long function
-//! costs one more, so that it does not have what was left to that.
+//! A function is given up after its quanta and before one more has passed. Short functions cost a signal and
+//! a timer_settime(2) in a quantum, however many they are, and none when it is set; one behind a long
+//! function costs one more, so that it does not have what was left to that.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -197,8 +197,8 @@ fn an_owner_has_no_more_calls_open_than_its_limits() {
     }
 }
 
-/// The thread goes to sleep when nothing runs and stays asleep, as do its workers, and calls that are open when
-/// it is stopped are dropped.
+/// The thread goes to sleep when nothing runs and stays asleep, as do its workers, and calls that are open
+/// when it is stopped are dropped.
 fn sleeps_and_ends(preemption: Preemption) {
     let rig = Rig::with(preemption);
     let (upper, endless) = (rig.register(&rig.owner, UPPER), rig.register(&rig.owner, ENDLESS));
@@ -246,7 +246,8 @@ fn an_idle_dispatcher_sleeps_where_workers_have_timers() {
     sleeps_and_ends(Preemption::Timer(Duration::from_micros(100)));
 }
 
-/// A worker's own timer stops what is beyond its budget, not before, and the dispatcher does not run meanwhile.
+/// A worker's own timer stops what is beyond its budget, not before, and the dispatcher does not run
+/// meanwhile.
 #[test]
 fn row_47_what_is_beyond_its_budget_is_stopped_by_a_timer() {
     let rig = Rig::with(Preemption::Timer(Duration::from_micros(20)));

@@ -19,7 +19,8 @@ fn signal(rig: &Rig, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// What was not called for the longest time is unloaded, never what is in use, and is loaded for its next call.
+/// What was not called for the longest time is unloaded, never what is in use, and is loaded for its next
+/// call.
 #[test]
 fn images_beyond_the_limit_are_unloaded_and_come_back() {
     let mut rig = Rig::new(1);
