@@ -19,7 +19,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-guest", &["partywall-abi"]),
     ("partywall-domain", &["partywall-abi"]),
     ("partywall-fn", &[]),
-    ("partywall-functions", &["partywall-fn", "partywall-shm", "partywall-abi"]),
+    ("partywall-trust", &[]),
+    ("partywall-functions", &["partywall-fn", "partywall-trust", "partywall-shm", "partywall-abi"]),
     ("partywall-coordinator", &["partywall-shm", "partywall-abi"]),
     ("partywall", &["partywall-shm", "partywall-call", "partywall-guest", "partywall-abi"]),
     (
