@@ -3,6 +3,8 @@
 mod corpus;
 mod dispatch;
 mod host;
+mod layers;
+mod residue;
 mod signals;
 
 use std::time::Duration;
