@@ -1,5 +1,6 @@
 //! Functions that are built, and sources that are not.
 
+mod bombs;
 mod objects;
 mod sandbox;
 mod tricks;
