@@ -75,7 +75,7 @@ fn row_50_system_calls_of_every_number_but_three_are_faults() {
             _ => (done.end, i32::from(done.code)),
         };
         let known = match number {
-            // Those of the kernel's own probes, which new kernels take before any filter and refuse themselves.
+            // The kernel's own probes, which new kernels take before any filter and refuse themselves.
             335 => &[(End::Fault, libc::SIGSYS), (End::Fault, libc::SIGILL)][..],
             336 => &[(End::Fault, libc::SIGSYS), (End::Reply, -libc::ENXIO)],
             _ => &[(End::Fault, libc::SIGSYS)],

@@ -5,7 +5,8 @@
 //! | `//= NAME` | a function begins, or a family of them |
 //! | `//: AXIS = A \| B` | a family has a member for each value, and for each pair of values of two axes |
 //! | `//? REQUEST` | a request, with the escapes `\n`, `\r`, `\t`, `\\` and `\xNN` |
-//! | `//> REPLY` | the reply to the request above, as known from elsewhere |
+//! | `//& REQUEST` | the request above goes on |
+//! | `//> REPLY` | the reply to the request above, as known from elsewhere, or more of it |
 //! | `//+ NAME` | a part begins, which stands where a member says `@AXIS` and has NAME there |
 //! | `//- PATH` | another file of the function begins |
 //!
@@ -55,16 +56,23 @@ fn family(text: &str, needs_runtime: bool) -> Vec<Function> {
     let whole = sections.next().unwrap_or_default();
     let parts: Vec<_> = sections.filter_map(|part| part.split_once('\n')).collect();
     let (name, body) = whole.split_once('\n').unwrap();
-    let (mut axes, mut requests, mut lines) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut axes, mut lines) = (Vec::<(&str, Vec<&str>)>::new(), Vec::new());
+    let mut requests = Vec::<Request>::new();
     for line in body.lines() {
         if let Some(axis) = line.strip_prefix("//: ") {
             let (axis, values) = axis.split_once(" = ").unwrap();
-            axes.push((axis, values.split(" | ").collect::<Vec<_>>()));
+            if axes.last().is_none_or(|(last, _)| *last != axis) {
+                axes.push((axis, Vec::new()));
+            }
+            axes.last_mut().unwrap().1.extend(values.split(" | "));
         } else if let Some(request) = line.strip_prefix("//?") {
             let bytes = unescaped(request.strip_prefix(' ').unwrap_or(request));
             requests.push(Request { bytes, reply: None });
+        } else if let Some(more) = line.strip_prefix("//& ") {
+            requests.last_mut().unwrap().bytes.extend(unescaped(more));
         } else if let Some(reply) = line.strip_prefix("//> ") {
-            requests.last_mut().unwrap().reply = Some(unescaped(reply));
+            let request = requests.last_mut().unwrap();
+            request.reply.get_or_insert_default().extend(unescaped(reply));
         } else {
             lines.push(line);
         }
