@@ -259,9 +259,8 @@ fn words(text: &str) -> Vec<String> {
             // A character, or a lifetime.
             let mut chars = rest.chars().skip(1);
             match (chars.next(), chars.next()) {
-                (Some('\\'), _) | (Some(_), Some('\'')) => {
-                    literal(&mut words, rest, quoted(rest, '\''))
-                }
+                (Some('\\'), _) => literal(&mut words, rest, quoted(rest, '\'')),
+                (Some(c), Some('\'')) => literal(&mut words, rest, 2 + c.len_utf8()),
                 _ => 1,
             }
         } else if let Some(raw) = rest.strip_prefix("r#").filter(|r| r.starts_with(is_word)) {
@@ -483,9 +482,9 @@ mod tests {
     /// What the other reader leaves out, and what it does not.
     #[test]
     fn words_are_those_of_the_code() {
-        let text = "\"n\"x! a // b\n/* c /* d */ e */ f \"g \\\" h\" 'i' '\\'' 'j r#k r#\"l \" \"# m b'n' 0x_o é!";
+        let text = "'''s \"n\"x! a // b\n/* c /* d */ e */ f \"g \\\" h\" 'i' '\\'' 'j r#k r#\"l \" \"# m b'n' 0x_o é!";
         let expected =
-            ["0", "!", "a", "f", "0", "0", "0", "j", "r#k", "0", "m", "0", "0", "é", "!"];
+            ["0", "0", "!", "a", "f", "0", "0", "0", "j", "r#k", "0", "m", "0", "0", "é", "!"];
         assert_eq!(words(text), expected);
     }
 }
