@@ -160,6 +160,20 @@ pub struct Builder {
     limits: Limits,
     /// `partywall-fn`, compiled once.
     library: OnceLock<Vec<u8>>,
+    /// What a test leaves out; else nothing.
+    without: Vec<Layer>,
+}
+
+/// A layer that a test of those behind it leaves out.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layer {
+    /// The tokens ([`source::check`]).
+    Lexer,
+    /// `-F unsafe_code`.
+    Lint,
+    /// The object ([`verify::image`]).
+    Verifier,
 }
 
 /// What has been built.
@@ -171,6 +185,8 @@ pub struct Built {
     pub digest: [u8; 32],
     /// How many tries it has taken.
     pub tries: u32,
+    /// Why the tries before the last were none.
+    pub refused: Vec<VerifyError>,
 }
 
 /// A variant of the same build.
@@ -189,7 +205,23 @@ impl Try {
 impl Builder {
     /// One that starts the program `sandbox` for its sandbox ([`sandbox::main`]).
     pub fn new(toolchain: Toolchain, sandbox: Vec<String>, limits: Limits) -> Self {
-        Self { toolchain, sandbox, limits, library: OnceLock::new() }
+        Self { toolchain, sandbox, limits, library: OnceLock::new(), without: Vec::new() }
+    }
+
+    /// The same without some layers: only for tests of those behind them.
+    #[doc(hidden)]
+    pub fn without_for_tests(mut self, layers: &[Layer]) -> Self {
+        self.without = layers.to_vec();
+        self
+    }
+
+    /// The object of the first try, before it is verified: only for tests.
+    ///
+    /// # Errors
+    /// [`BuildError`].
+    #[doc(hidden)]
+    pub fn object_for_tests(&self, files: &[File]) -> Result<Vec<u8>, BuildError> {
+        self.object(files, self.library()?, &Try::of(0))
     }
 
     /// The digest that the image of these files has.
@@ -219,19 +251,25 @@ impl Builder {
     /// # Errors
     /// [`BuildError`]: what the author can mend has its place in the author's files.
     pub fn build(&self, files: &[File]) -> Result<Built, BuildError> {
-        source::check(files)?;
+        if !self.without.contains(&Layer::Lexer) {
+            source::check(files)?;
+        }
         if !files.iter().any(|file| file.path == ROOT) {
             return Err(BuildError::NoRoot);
         }
         let library = self.library()?;
         let digest = self.digest(files);
-        let mut number = 0;
+        let verify = match self.without.contains(&Layer::Verifier) {
+            true => verify::unchecked_for_tests,
+            false => verify::image,
+        };
+        let (mut number, mut refused) = (0, Vec::new());
         loop {
             let object = self.object(files, library, &Try::of(number))?;
             number += 1;
-            match verify::image(&object) {
-                Ok(image) => return Ok(Built { image, digest, tries: number }),
-                Err(why) if why.is_chance() && number < TRIES => {}
+            match verify(&object) {
+                Ok(image) => return Ok(Built { image, digest, tries: number, refused }),
+                Err(why) if why.is_chance() && number < TRIES => refused.push(why),
                 Err(why) if why.is_chance() => return Err(BuildError::Forbidden(why)),
                 Err(why) => return Err(why.into()),
             }
@@ -265,8 +303,9 @@ impl Builder {
         all.insert("libpartywall_fn.rlib".into(), ByteBuf::from(library));
         let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
         let mut function = rustc(variant.level);
+        let lint = if self.without.contains(&Layer::Lint) { "" } else { "-F unsafe_code" };
         function.extend(words(&format!(
-            "--crate-type rlib --crate-name function -F unsafe_code \
+            "--crate-type rlib --crate-name function {lint} \
              --extern partywall_fn=libpartywall_fn.rlib --remap-path-prefix function/= \
              function/{ROOT} -o libfunction.rlib"
         )));

@@ -11,6 +11,9 @@
 pub mod builder;
 pub mod clock;
 pub mod dispatcher;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod image;
 pub mod layout;
 pub mod runtime;

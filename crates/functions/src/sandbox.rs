@@ -633,6 +633,8 @@ fn failed(status: ExitStatus, (number, said): (usize, String), job: &Job) -> Opt
             format!("more than {} bytes of memory", limits.memory)
         }
         Some(libc::SIGKILL) => "more memory than this machine has".into(),
+        // What it says then is its own: addresses, and paths of the host's libraries.
+        Some(libc::SIGSEGV | libc::SIGBUS) => "more stack than the compiler has".into(),
         _ => return Some(Outcome::Failed(number, said)),
     };
     Some(Outcome::Limit(over))

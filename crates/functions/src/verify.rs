@@ -127,6 +127,27 @@ impl Part {
 /// # Errors
 /// [`VerifyError`] with the first thing that is refused.
 pub fn image(file: &[u8]) -> Result<Image, VerifyError> {
+    let image = read(file)?;
+    image.check().map_err(|why| {
+        let symbol = match why {
+            ImageError::Forbidden { offset, .. } => symbol_at(file, offset.into()),
+            _ => None,
+        };
+        VerifyError::Image { why, symbol }
+    })?;
+    Ok(image)
+}
+
+/// What an object says that it is, without [`Image::check`]: for tests of what is behind that.
+///
+/// # Errors
+/// [`VerifyError`] with the first thing that no object has.
+#[doc(hidden)]
+pub fn unchecked_for_tests(file: &[u8]) -> Result<Image, VerifyError> {
+    read(file)
+}
+
+fn read(file: &[u8]) -> Result<Image, VerifyError> {
     let header = Header::parse(file).map_err(|_| VerifyError::Object("it is no ELF file"))?;
     header.endian().map_err(|_| VerifyError::Object("it is of another byte order"))?;
     if header.e_machine(E) != elf::EM_X86_64 || header.e_type(E) != elf::ET_DYN {
@@ -169,15 +190,7 @@ pub fn image(file: &[u8]) -> Result<Image, VerifyError> {
     let [code, constants, data, _] = parts;
     let zeros = (data.end - data.bytes.len()) as u32;
     let (code, constants, data) = (code.whole(), constants.whole(), data.bytes);
-    let image = Image { code, constants, data, zeros, entry, bindings };
-    image.check().map_err(|why| {
-        let symbol = match why {
-            ImageError::Forbidden { offset, .. } => symbol_at(header, file, offset.into()),
-            _ => None,
-        };
-        VerifyError::Image { why, symbol }
-    })?;
-    Ok(image)
+    Ok(Image { code, constants, data, zeros, entry, bindings })
 }
 
 fn load(parts: &mut [Part; 4], segment: &Segment, data: &[u8]) -> Result<(), &'static str> {
@@ -310,7 +323,8 @@ fn call(symbol: &Symbol, names: &[u8]) -> Result<Call, String> {
 
 /// The function of the object's symbol table that an address lies in; a name for people, which decides
 /// nothing.
-fn symbol_at(header: &Header, file: &[u8], address: u64) -> Option<String> {
+fn symbol_at(file: &[u8], address: u64) -> Option<String> {
+    let header = Header::parse(file).ok()?;
     let sections = header.sections(E, file).ok()?;
     let symbols = sections.symbols(E, file, elf::SHT_SYMTAB).ok()?;
     let symbol = symbols.iter().find(|symbol| {

@@ -89,7 +89,9 @@ fn parts() -> u64 {
 #[unsafe(naked)]
 unsafe extern "C" fn handler() {
     naked_asm!(
-        "cld",
+        // The kernel leaves the flags for alignment checks and nested tasks as the function had them.
+        "push 2",
+        "popfq",
         "mov rbx, rdx",
         "sub rsp, 8",
         "call {decide}",

@@ -1,6 +1,9 @@
 //! Functions that are built, and sources that are not.
 
+mod bombs;
+mod objects;
 mod sandbox;
+mod tricks;
 
 use std::path::Path;
 use std::sync::LazyLock;

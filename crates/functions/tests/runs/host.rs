@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use partywall_abi::function::{Completion, Input, Short, Submission, Task};
-use partywall_functions::builder::{Builder, Toolchain};
+use partywall_functions::builder::{Builder, Layer, Toolchain};
 use partywall_functions::clock::{Clock, Exactness};
 use partywall_functions::dispatcher::worker::{Bell, Memory, Worker};
 use partywall_functions::dispatcher::{Preemption, Workers};
@@ -15,15 +15,21 @@ use partywall_functions::sandbox::Limits;
 use partywall_functions::source::File;
 use partywall_functions::store::{Loaded, Store};
 
-static BUILDER: LazyLock<Builder> = LazyLock::new(|| {
+/// Builds as for anybody.
+pub(crate) static BUILDER: LazyLock<Builder> = LazyLock::new(|| builder(&[]));
+
+/// A builder without these layers.
+pub(crate) fn builder(without: &[Layer]) -> Builder {
     let toolchain = Toolchain::of(Path::new("rustc")).unwrap();
     let sandbox = vec![env!("CARGO_BIN_EXE_functions-sandbox").to_owned()];
-    Builder::new(toolchain, sandbox, Limits::default())
-});
+    Builder::new(toolchain, sandbox, Limits::default()).without_for_tests(without)
+}
 
 /// Where requests and replies are, among the payloads.
 pub(crate) const IN: u32 = 0;
 pub(crate) const OUT: u32 = 1024;
+/// The room for a reply with its log lines.
+pub(crate) const ROOM: u32 = 64 << 10;
 
 /// A function that always answers the same.
 pub(crate) const UPPER: &str =
@@ -31,8 +37,12 @@ pub(crate) const UPPER: &str =
 
 /// The image of a function.
 pub(crate) fn image(text: &str) -> Image {
-    let built = BUILDER.build(&[File { path: "main.rs".into(), text: text.into() }]);
-    built.unwrap().image
+    BUILDER.build(&[main_rs(text)]).unwrap().image
+}
+
+/// The only file of a function.
+pub(crate) fn main_rs(text: &str) -> File {
+    File { path: "main.rs".into(), text: text.into() }
 }
 
 /// So many workers, on any CPU.
@@ -74,7 +84,11 @@ impl Host {
     }
 
     pub(crate) fn put(&mut self, text: &str) -> Loaded {
-        self.store.put(&image(text)).unwrap().unwrap()
+        self.load(&image(text))
+    }
+
+    pub(crate) fn load(&mut self, image: &Image) -> Loaded {
+        self.store.put(image).unwrap().unwrap()
     }
 
     pub(crate) fn submit(&mut self, loaded: &Loaded, request: &[u8]) -> u32 {
@@ -98,7 +112,7 @@ impl Host {
             bytes: request.len() as u32,
             input,
             output: OUT,
-            room: 4096,
+            room: ROOM,
         })
     }
 

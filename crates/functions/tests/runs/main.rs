@@ -1,7 +1,10 @@
 //! Functions that run in a worker.
 
+mod corpus;
 mod dispatch;
 mod host;
+mod layers;
+mod residue;
 mod rig;
 mod signals;
 mod threaded;
