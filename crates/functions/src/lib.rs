@@ -1,7 +1,8 @@
 //! The function runtime: small Rust functions that start in microseconds, in workers that they share.
 //!
 //! ```text
-//! source --[source: tokens]--> [build: rustc, sandboxed] --> object --[verify]--> Image
+//! source --[source: tokens]--> [builder: rustc, sandboxed] --> object --[verify]--> Image
+//! Image --[signed: the builder's key]--> Signed --[dispatcher]--> workers
 //! ```
 //!
 //! Each step takes what came before as hostile. The language keeps a function from what is not its own; the
@@ -19,6 +20,7 @@ pub mod layout;
 pub mod runtime;
 pub mod sandbox;
 pub mod schedule;
+pub mod signed;
 mod sleep;
 pub mod source;
 pub mod store;

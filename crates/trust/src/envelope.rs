@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn envelopes_beyond_the_limits_are_refused() {
-        let many = vec![r#"{"sig":"AA=="}"#; SIGNATURES + 1].join(",");
+        let many = [r#"{"sig":"AA=="}"#; SIGNATURES + 1].join(",");
         let json = format!(r#"{{"payloadType":"a","payload":"","signatures":[{many}]}}"#);
         let refused = Envelope::from_json(json.as_bytes()).unwrap_err().to_string();
         assert_eq!(refused, "this is no DSSE envelope: it has 9 signatures, and 8 are the most");

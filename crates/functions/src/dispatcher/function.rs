@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::counts::Counts;
 use super::payloads::OWN;
-use crate::image::{Call as RuntimeCall, Image};
+use crate::image::Call as RuntimeCall;
 use crate::schedule::Owner;
+use crate::signed::Signed;
 use crate::store::Loaded;
 
 /// The bytes that a reply has room for of a function that calls services.
@@ -39,7 +40,7 @@ pub struct Registration {
     /// Whose it is.
     pub owner: Owner,
     /// Its image, of which other functions may have the same.
-    pub image: Arc<Image>,
+    pub image: Arc<Signed>,
     /// Its parameters and secrets.
     pub parameters: Vec<u8>,
     /// What it may use of the CPU in one call.
@@ -55,7 +56,7 @@ pub(super) struct Function {
     generation: u32,
     pub(super) name: String,
     pub(super) owner: Owner,
-    pub(super) image: Arc<Image>,
+    pub(super) image: Arc<Signed>,
     pub(super) parameters: Vec<u8>,
     pub(super) budget_ns: u64,
     pub(super) idempotent: bool,
@@ -85,7 +86,7 @@ impl Function {
         let Registration { name, owner, image, parameters, budget, idempotent, strikes } =
             registration;
         // Only what has a cell of its own can wait.
-        let heavy = image.calls(RuntimeCall::Service);
+        let heavy = image.image().calls(RuntimeCall::Service);
         Self {
             generation,
             name,

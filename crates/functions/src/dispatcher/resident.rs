@@ -54,10 +54,10 @@ impl<T> Dispatcher<T> {
     #[cold]
     fn bring(&mut self, id: Id) -> io::Result<Loaded> {
         let image = self.functions[id.at()].image.clone();
-        let wanted = Store::bytes(&image);
+        let wanted = Store::bytes(image.image());
         loop {
             let is_room = self.residents.bytes + wanted <= self.workers.resident;
-            let loaded = if is_room { self.store.put(&image) } else { Ok(None) };
+            let loaded = if is_room { self.store.put(image.image()) } else { Ok(None) };
             match loaded {
                 Ok(Some(loaded)) => {
                     let function = &mut self.functions[id.at()];

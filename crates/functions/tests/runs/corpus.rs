@@ -108,6 +108,7 @@ fn answer(
             task: Task::Resume,
             cell: host.cell,
             entry: 0,
+            quanta: 0,
             call: 0,
             bytes: reply.len() as u32,
             input: Input::Long { at: IN, parameters: 0, has_data: false },

@@ -12,8 +12,10 @@ use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::image::Image;
 use partywall_functions::layout::Layout;
 use partywall_functions::sandbox::Limits;
+use partywall_functions::signed::Signed;
 use partywall_functions::source::File;
 use partywall_functions::store::{Loaded, Store};
+use partywall_trust::SigningKey;
 
 /// Builds as for anybody.
 pub(crate) static BUILDER: LazyLock<Builder> = LazyLock::new(|| builder(&[]));
@@ -38,6 +40,12 @@ pub(crate) const UPPER: &str =
 /// The image of a function.
 pub(crate) fn image(text: &str) -> Image {
     BUILDER.build(&[main_rs(text)]).unwrap().image
+}
+
+/// The same, signed by a key of this run.
+pub(crate) fn signed(text: &str) -> Signed {
+    static KEY: LazyLock<SigningKey> = LazyLock::new(SigningKey::generate);
+    Signed::new("f", BUILDER.build(&[main_rs(text)]).unwrap(), "rustc", &KEY)
 }
 
 /// The only file of a function.

@@ -188,6 +188,7 @@ fn row_52_a_function_that_has_waited_finds_nothing_of_others() {
             task: Task::Resume,
             cell: 1,
             entry: 0,
+            quanta: 0,
             call: 0,
             bytes: 1,
             input: Input::Long { at: IN, parameters: 0, has_data: false },

@@ -10,7 +10,7 @@ use partywall_functions::layout::Layout;
 use partywall_functions::schedule::{Limits, Owner};
 use partywall_functions::store::Store;
 
-use super::host::{self, image};
+use super::host::{self, signed};
 
 /// A dispatcher, its workers, and one owner.
 pub(crate) struct Rig {
@@ -58,7 +58,7 @@ impl Rig {
         let mut registration = Registration {
             name: name.into(),
             owner: self.owner,
-            image: image(text).into(),
+            image: signed(text).into(),
             parameters: Vec::new(),
             budget: Duration::from_secs(2),
             idempotent: false,

@@ -11,7 +11,7 @@ use partywall_functions::runtime::{
 };
 use partywall_functions::schedule::{Limits, Owner, Refused};
 
-use super::host::{self, UPPER, image};
+use super::host::{self, UPPER, signed};
 use super::rig::reply;
 
 const ASKS: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
@@ -64,7 +64,7 @@ impl Rig {
         let registration = Registration {
             name: format!("{budget:?} {text}"),
             owner: Owner(0),
-            image: image(text).into(),
+            image: signed(text).into(),
             parameters: Vec::new(),
             budget,
             idempotent: false,
