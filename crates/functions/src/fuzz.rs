@@ -360,7 +360,7 @@ mod tests {
         }
         for _ in 0..trials / 10 {
             accepted[usize::from(function_object(&random.mutated(&[OBJECT])))] += 1;
-            assert!(!function_object(&random.bytes(2000)));
+            assert!(!function_object(&[&[1][..], &random.bytes(2000)].concat()));
         }
         println!("{accepted:?} refused and accepted");
         assert!(accepted.iter().all(|n| *n > trials as u32 / 20), "{accepted:?}");
@@ -378,7 +378,7 @@ mod tests {
         }
         for _ in 0..trials / 10 {
             accepted[usize::from(function_image(&random.mutated(&[&packed])))] += 1;
-            assert!(!function_image(&random.bytes(2000)));
+            assert!(!function_image(&[&[1][..], &random.bytes(2000)].concat()));
         }
         println!("{accepted:?} refused and accepted");
         assert!(accepted.iter().all(|n| *n > trials as u32 / 20), "{accepted:?}");
