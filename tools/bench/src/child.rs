@@ -190,7 +190,7 @@ fn call(contender: &Contender, seat: &mut Seat) -> Result<Report> {
     if contender.serve.is_some() {
         seat.control().await_ready(START)?;
     }
-    let mut figures = (contender.call)(seat)?;
+    let mut figures = contender.call.ok_or("this contender has no client")?(seat)?;
     figures.admission_ns = seat.admission().map(|span| span.as_nanos() as f64);
     seat.leave();
     let after = case.probed().then(|| probe(seat, AFTER)).transpose()?;
