@@ -168,7 +168,7 @@ fn ours() -> Vec<Case> {
 /// An owner alone, or beside another one.
 pub const fn neighbour(beside: bool) -> Cell {
     let cell = Cell::poisson(LOADS[0], Whose::ProcessFair);
-    Cell { measure: Measure::Neighbour, window: Some(if beside { 2 } else { 1 }), ..cell }
+    Cell { measure: Measure::Neighbour, owners: Some(if beside { 2 } else { 1 }), ..cell }
 }
 
 fn bare_signals() -> Vec<Case> {

@@ -101,6 +101,8 @@ pub struct Cell {
     pub quantum_us: Option<u32>,
     /// Where functions are stopped.
     pub within: Option<Within>,
+    /// How many owners of functions call, where that is what differs.
+    pub owners: Option<u32>,
 }
 
 impl Cell {
@@ -114,6 +116,7 @@ impl Cell {
             load_of: None,
             quantum_us: None,
             within: None,
+            owners: None,
         }
     }
 
@@ -150,7 +153,7 @@ impl fmt::Display for Cell {
             Measure::Deviation => "deviation".to_owned(),
             Measure::Kills => "kills".to_owned(),
             Measure::Overruns => "1 in 100 overruns".to_owned(),
-            Measure::Neighbour => "beside another owner".to_owned(),
+            Measure::Neighbour => "an owner's calls".to_owned(),
         }];
         parts.extend(self.order.map(|order| match order {
             Order::RoundRobin => "round-robin".to_owned(),
@@ -167,6 +170,7 @@ impl fmt::Display for Cell {
             _ => {}
         }
         parts.extend(self.within.map(|within| format!("in {within:?}").to_lowercase()));
+        parts.extend(self.owners.map(|owners| format!("owners {owners}")));
         f.write_str(&parts.join(", "))
     }
 }

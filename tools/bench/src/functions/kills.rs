@@ -136,17 +136,17 @@ pub fn rows(task: &Task) -> Result<Vec<(Case, Figures)>> {
             kills.kill(within)?;
             kills.next(u64::from(number) + 1)?;
             if number == task.kills / 10 {
-                before = Some(own(kills.ours.pid())?);
+                before = own(kills.ours.pid());
             }
         }
-        let grown = own(kills.ours.pid())?.saturating_sub(before.unwrap_or(0));
+        let grown = before.zip(own(kills.ours.pid())).map(|(old, new)| new.saturating_sub(old));
         let [p50_ns, p99_ns, p999_ns] = quantiles(&mut kills.delays);
         let more = More {
             calls: Some(task.kills.into()),
             stopped: Some(kills.delays.len() as f64),
             lost: Some(kills.lost as f64),
             wrong_next: Some(kills.wrong as f64),
-            leaked_bytes: Some((grown + kills.moved) as f64),
+            leaked_bytes: grown.map(|grown| (grown + kills.moved) as f64),
             ..More::default()
         };
         let errors = kills.lost + kills.wrong;
@@ -163,15 +163,15 @@ pub fn rows(task: &Task) -> Result<Vec<(Case, Figures)>> {
     Ok(rows)
 }
 
-/// The memory of a process that is no file's, in bytes: anonymous pages, and its shares of shared ones.
-fn own(pid: u32) -> Result<u64> {
-    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
-        .map_err(|error| format!("the worker's memory (CAP_SYS_PTRACE): {error}"))?;
+/// The memory of a process that is no file's, in bytes: anonymous pages, and its shares of shared ones. None
+/// for whoever may not look (CAP_SYS_PTRACE).
+fn own(pid: u32) -> Option<u64> {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let kib = |name: &str| {
-        let line = rollup.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
     };
-    Ok((kib("Pss_Anon:") + kib("Pss_Shmem:")) << 10)
+    Some((kib("Pss_Anon:")? + kib("Pss_Shmem:")?) << 10)
 }
 
 /// The row of honest work while some calls are endless.

@@ -48,7 +48,8 @@ pub struct Ours {
     answers: VecDeque<Answer>,
     layout: Layout,
     worker: u32,
-    pages: File,
+    /// What is mapped there, for whoever may look.
+    pages: std::io::Result<File>,
     /// A function that another owner calls whenever its limits let it.
     pub neighbour: Option<Id>,
     /// How many of those calls were refused.
@@ -150,15 +151,24 @@ impl Ours {
     fn is_mapped(&self, plot: u32) -> Result<bool> {
         const PRESENT: u64 = 1 << 63;
         let begin = self.layout.image(plot);
+        let pages = self.pages.as_ref();
+        let pages =
+            pages.map_err(|error| format!("the worker's pages (CAP_SYS_PTRACE): {error}"))?;
         let mut entries = [0; (PLOT / PAGE) as usize * 8];
         for part in [begin, begin + u64::from(CONSTANTS)] {
-            self.pages.read_exact_at(&mut entries, part / PAGE * 8)?;
+            pages.read_exact_at(&mut entries, part / PAGE * 8)?;
             let (words, _) = entries.as_chunks();
             if words.iter().any(|word| u64::from_le_bytes(*word) & PRESENT != 0) {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        self.dispatcher.kill_worker(0);
     }
 }
 

@@ -62,7 +62,11 @@ pub fn run(options: &Options) -> Result<Option<Run>> {
         count: u32::try_from(count)?,
         driver: std::process::id(),
         cpus: [cpus.first, second],
-        span: options.spans(bench).sample,
+        span: Duration::from_millis(options.sample_ms.unwrap_or(if options.quick {
+            25
+        } else {
+            200
+        })),
         kills: amount(KILLS),
         begins: amount(BEGINS),
         fair_per_s: None,
@@ -153,12 +157,12 @@ impl Session {
                 }
                 Outcome::Told(told) => told,
             };
+            let has_failed = told.error.is_some();
             if let Some(error) = told.error {
                 self.fail(format!("{name}: {error}"));
-                return Ok(true);
             }
             let near = told.probes.and_then(|(before, after)| probe::tag(before, after));
-            if near.is_none() {
+            if near.is_none() && !has_failed {
                 self.tally.dropped += 1;
                 continue;
             }

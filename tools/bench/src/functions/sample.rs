@@ -41,9 +41,10 @@ fn follow(json: &str, told: &mut Told) -> Result<()> {
     child::end_with(task.driver)?;
     cpu::pin(task.cpus[0])?;
     let before = distance(&task)?;
-    measure(&task, &mut told.rows)?;
+    // What was measured before something failed is told as well.
+    let measured = measure(&task, &mut told.rows);
     told.probes = Some((before, distance(&task)?));
-    Ok(())
+    measured
 }
 
 /// A line's round trip between the two cores, in nanoseconds.
@@ -75,16 +76,16 @@ fn measure(task: &Task, rows: &mut Rows) -> Result<()> {
             let stamps = ours.stamps;
             warm(task, &mut ours, &mut times, (stamps, held), rows)?;
             drop(ours);
+            rows.extend(hashes::rows(task)?);
+            rows.extend(kills::rows(task)?);
+            rows.push(kills::overruns(task)?);
+            rows.extend(kills::neighbours(task, &mut times)?);
             for order in ORDERS {
                 let mut ours = Ours::start(task)?;
                 ours.register_copies(&task.files, task.count)?;
                 let stamps = ours.stamps;
                 cold(task, &mut ours, &mut times, stamps, order, rows)?;
             }
-            rows.extend(hashes::rows(task)?);
-            rows.extend(kills::rows(task)?);
-            rows.push(kills::overruns(task)?);
-            rows.extend(kills::neighbours(task, &mut times)?);
             Ok(())
         }
         "partywall-worker" => {
@@ -204,8 +205,10 @@ fn warm(
             rows.push((case(Cell::closed(order, window)), figures));
         }
     }
+    let is_fair = task.contender == "process-fair";
+    let fair_per_s = task.fair_per_s.or(own.filter(|_| is_fair));
     let own = LOADS.map(|percent| (percent, Whose::Own, own));
-    let fair = [LOADS[0], SPARSE].map(|percent| (percent, Whose::ProcessFair, task.fair_per_s));
+    let fair = [LOADS[0], SPARSE].map(|percent| (percent, Whose::ProcessFair, fair_per_s));
     for (percent, whose, per_s) in own.into_iter().chain(fair) {
         let Some(per_s) = per_s else { continue };
         let per_s = per_s * f64::from(percent) / 100.0;

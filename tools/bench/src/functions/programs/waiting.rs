@@ -66,7 +66,7 @@ fn now(boot: usize, ticks: usize, rate: usize) -> u64 {
 
 /// The program's arguments behind its name, as numbers.
 fn numbers(stack: *const usize) -> [usize; 8] {
-    let mut all = [0; 8];
+    let mut all = [0_usize; 8];
     for (at, number) in all.iter_mut().enumerate() {
         // SAFETY: the kernel has written the count, and so many pointers behind it, and a null.
         let mut text = unsafe { stack.wrapping_add(2 + at).read() } as *const u8;
@@ -79,7 +79,7 @@ fn numbers(stack: *const usize) -> [usize; 8] {
             if byte == 0 {
                 break;
             }
-            *number = number.wrapping_mul(10).wrapping_add((byte - b'0') as usize);
+            *number = (*number).wrapping_mul(10).wrapping_add((byte - b'0') as usize);
             text = text.wrapping_add(1);
         }
     }
