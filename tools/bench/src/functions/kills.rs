@@ -13,7 +13,7 @@
 //! |---|---|
 //! | lost | endless calls whose end is none by their budget |
 //! | next wrong | honest calls behind them without the right answer |
-//! | leaked bytes | how far the first block has moved, and what the worker's memory has grown by (smaps_rollup: anonymous and shared), from the tenth part of all kills on |
+//! | leaked bytes | how far the first block has moved, and what the worker's memory has grown by (smaps_rollup: anonymous and shared), from the tenth part of all kills on, and at least from the 64th |
 //! | kept | honest blocks per second while one call in a hundred is endless, by those without such calls in the time that these have left |
 
 use std::time::Duration;
@@ -33,6 +33,8 @@ use crate::row::Figures;
 const BUDGET: Duration = Duration::from_micros(BUDGET_US as u64);
 /// Longer than any end of a call takes.
 const PATIENCE_NS: u64 = 3_000_000_000;
+/// As many calls as the ring has slots.
+const SLOTS: u32 = partywall_abi::function::SLOTS;
 /// One call in so many is endless.
 const ONE_IN: u64 = 100;
 /// Calls under way beside them.
@@ -135,7 +137,8 @@ pub fn rows(task: &Task) -> Result<Vec<(Case, Figures)>> {
         for number in 0..task.kills {
             kills.kill(within)?;
             kills.next(u64::from(number) + 1)?;
-            if number == task.kills / 10 {
+            // All slots of the ring were used once by then.
+            if number == (task.kills / 10).max(SLOTS) {
                 before = own(kills.ours.pid());
             }
         }

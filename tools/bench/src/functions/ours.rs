@@ -75,8 +75,6 @@ impl Ours {
         let [worker] = started[..] else { return Err("the dispatcher has not one worker".into()) };
         let owner = dispatcher.add_owner(UNLIMITED);
         let pages = File::open(format!("/proc/{worker}/pagemap"));
-        let pages =
-            pages.map_err(|error| format!("the worker's pages (CAP_SYS_PTRACE): {error}"))?;
         Ok(Self {
             dispatcher,
             stamps,

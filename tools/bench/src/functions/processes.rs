@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A process sleeps while `asked` is what it has served. The dispatcher adds one, wakes it, and looks at
-//! `served` of all functions that have a call under way. A process has at most six of them.
+//! `served` of all functions that have a call under way. A process has at most six of them; others wait.
 //!
 //! A process's arguments are numbers: its role, its function's number, its parent, its CPU, the clock's three,
 //! and the descriptor of the cells.
@@ -77,6 +77,12 @@ impl Cells {
         before
     }
 
+    /// How many calls a function has that are not answered.
+    fn under_way(&self, which: u32) -> u32 {
+        let asked = self.memory.word(which as usize * CELL).load(Ordering::Relaxed);
+        asked.wrapping_sub(self.served(which))
+    }
+
     /// How many answers a function has given.
     #[inline]
     pub fn served(&self, which: u32) -> u32 {
@@ -116,6 +122,8 @@ pub struct Waiting {
     program: PathBuf,
     /// Calls under way, by function and which of its calls.
     flights: Vec<(u32, u32, u32)>,
+    /// Calls of functions that have as many as they have room for.
+    full: VecDeque<(u32, u32)>,
     ready: VecDeque<Answer>,
 }
 
@@ -155,6 +163,7 @@ impl Waiting {
             children: Vec::new(),
             program: task.files.join("waiting"),
             flights: Vec::new(),
+            full: VecDeque::new(),
             ready: VecDeque::new(),
         })
     }
@@ -184,17 +193,24 @@ impl Drop for Waiting {
 impl Serves for Waiting {
     #[inline]
     fn send(&mut self, which: u32, tag: u32, _: u64) -> Result<()> {
-        let number = self.cells.ask(which);
-        if number.wrapping_sub(self.cells.served(which)) >= SLOTS {
-            return Err("a process has more calls than it has room for".into());
+        if self.cells.under_way(which) < SLOTS {
+            let number = self.cells.ask(which);
+            self.flights.push((which, number, tag));
+        } else {
+            self.full.push_back((which, tag));
         }
-        self.flights.push((which, number, tag));
         Ok(())
     }
 
     #[inline]
     fn receive(&mut self) -> Result<Option<Answer>> {
         if self.ready.is_empty() {
+            // What found no room is tried again, in its order.
+            for _ in 0..self.full.len() {
+                if let Some((which, tag)) = self.full.pop_front() {
+                    self.send(which, tag, 0)?;
+                }
+            }
             let Self { cells, flights, ready, .. } = self;
             flights.retain(|&(of, number, tag)| {
                 let is_over = (cells.served(of).wrapping_sub(number) as i32) > 0;

@@ -9,6 +9,17 @@ use crate::ratio::{Key, Metric, Quantity};
 const OURS: &str = "partywall-fn";
 const ORDERS: [Order; 2] = [Order::RoundRobin, Order::Random];
 
+/// What is compared, for people.
+fn name(metric: Metric) -> &'static str {
+    match metric {
+        Metric::P99 => "p99",
+        Metric::PerSecond => "calls per second",
+        Metric::Memory => "memory",
+        Metric::Kept => "honest work kept",
+        _ => "p50",
+    }
+}
+
 /// The number of functions, and what is promised of them.
 struct Of(u64);
 
@@ -26,15 +37,20 @@ impl Of {
         bound: Bound,
     ) -> Target {
         let [over, under] = [over, under].map(|contender| self.key(contender, mode, cell));
-        let text =
-            format!("{metric:?}: {} over {} ({})", over.contender, under.contender, over.case);
+        let text = format!(
+            "{}: {} over {} ({})",
+            name(metric),
+            over.contender,
+            under.contender,
+            over.case
+        );
         Target::new(text, Quantity::Ratio { over, under }, metric, bound)
     }
 
     fn value(&self, cell: Cell, metric: Metric, bound: Bound) -> Target {
         let of = self.key(OURS, Mode::Warm, cell);
         Target::new(
-            format!("{metric:?}: {OURS} ({})", of.case),
+            format!("{}: {OURS} ({})", name(metric), of.case),
             Quantity::Value { of },
             metric,
             bound,
@@ -104,7 +120,7 @@ impl Of {
         for (contender, bound) in [(OURS, Bound::AtLeast(0.99)), ("sigalrm", Bound::Stated)] {
             let over = self.key(contender, Mode::Warm, hashes.every(Some(20)));
             let under = self.key(contender, Mode::Warm, hashes.every(None));
-            let text = format!("PerSecond: {contender} over no quantum ({})", over.case);
+            let text = format!("blocks per second: {contender} over no quantum ({})", over.case);
             let quantity = Quantity::Ratio { over, under };
             found.push(Target::new(text, quantity, Metric::PerSecond, bound));
         }
@@ -117,7 +133,7 @@ impl Of {
             found.push(Target::new(text, Quantity::Value { of }, Metric::Harm, Bound::AtMost(0.0)));
             let under = self.key("bare-signal", Mode::Warm, signal);
             for (metric, most) in [(Metric::P50, 1.3), (Metric::P99, 3.0)] {
-                let text = format!("{metric:?}: {OURS} over bare-signal ({})", of.case);
+                let text = format!("{}: {OURS} over bare-signal ({})", name(metric), of.case);
                 let quantity = Quantity::Ratio { over: of, under };
                 found.push(Target::new(text, quantity, metric, Bound::AtMost(most)));
             }
