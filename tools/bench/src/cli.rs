@@ -110,9 +110,9 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
 
-    /// Measure for N milliseconds per sample [default: 250; with --quick, 60; each loop of `functions` 200, and
-    /// 25]; in `transfer` for no less
-    /// than ten iterations, of gRPC for two; with --quick for three, and one
+    /// Measure for N milliseconds per sample [default: 250; with --quick, 60; each loop of `functions` 200,
+    /// and 25]; in `transfer` for no less than ten iterations, of gRPC for two; with --quick for three, and
+    /// one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub sample_ms: Option<u64>,
 

@@ -1,8 +1,8 @@
 //! Throughput under a quantum: blocks of 64 bytes hashed per second (SHA-512), called in pieces.
 //!
-//! A call hashes [`BLOCKS`] blocks, which takes less than the shortest quantum, and [`WINDOW`] calls are under
-//! way. Both contenders have the same source of the hash, and a dispatcher that looks for answers all the
-//! time. Each sum is checked.
+//! A call hashes [`BLOCKS`] blocks, which takes less than the shortest quantum, and [`WINDOW`] calls are
+//! under way. Both contenders have the same source of the hash, and a dispatcher that looks for answers all
+//! the time. Each sum is checked.
 //!
 //! | contender | the quantum is |
 //! |---|---|

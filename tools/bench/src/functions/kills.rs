@@ -3,7 +3,7 @@
 //! ```text
 //! call of an endless function, submitted at t --> the first poll later than t + budget, at s: the signal
 //!                                             --> its end is seen at e: the delay is e - s
-//! call of an honest function --> its first block of memory is where it always is, and what it echoes is right
+//! call of an honest function --> its first block of memory is where it was, and what it echoes is right
 //! ```
 //!
 //! The delay of a bare signal ends with its handler's stamp; this one has also what the worker and the

@@ -11,8 +11,8 @@
 //! A process sleeps while `asked` is what it has served. The dispatcher adds one, wakes it, and looks at
 //! `served` of all functions that have a call under way. A process has at most six of them; others wait.
 //!
-//! A process's arguments are numbers: its role, its function's number, its parent, its CPU, the clock's three,
-//! and the descriptor of the cells.
+//! A process's arguments are numbers: its role, its function's number, its parent, its CPU, the clock's
+//! three, and the descriptor of the cells.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};

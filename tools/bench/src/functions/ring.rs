@@ -1,7 +1,4 @@
-#![allow(
-    unsafe_code,
-    reason = "a ring in memory that a dispatcher shares, and descriptors by number"
-)]
+#![allow(unsafe_code, reason = "a ring that is shared, and descriptors by number")]
 //! A worker's end of the runtime's ring, with something else behind it than the runtime's worker.
 //!
 //! It waits as the runtime's worker does: it looks [`LOOKS`] times, then says that it sleeps, looks once

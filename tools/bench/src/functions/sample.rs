@@ -1,7 +1,7 @@
 //! One contender in one round, in a process of its own: the dispatcher, on the first core.
 //!
-//! It makes what is behind it, measures all rows of the contender, and ends; whatever it has started ends with
-//! it (PR_SET_PDEATHSIG). Before and after, the distance of the two cores is probed.
+//! It makes what is behind it, measures all rows of the contender, and ends; whatever it has started ends
+//! with it (PR_SET_PDEATHSIG). Before and after, the distance of the two cores is probed.
 
 use std::process::ExitCode;
 
@@ -19,10 +19,10 @@ use super::{LOADS, SPARSE, WINDOW, floor, hashes, kills, program, signals};
 use crate::case::{Case, Mode};
 use crate::control::Control;
 use crate::error::Result;
+use crate::probe;
 use crate::row::Figures;
 use crate::sys::clock::Stamps;
-use crate::sys::cpu;
-use crate::{child, probe};
+use crate::sys::{cpu, parent};
 
 type Rows = Vec<(Case, Figures)>;
 
@@ -38,7 +38,7 @@ pub fn run(json: &str) -> ExitCode {
 
 fn follow(json: &str, told: &mut Told) -> Result<()> {
     let task: Task = serde_json::from_str(json)?;
-    child::end_with(task.driver)?;
+    parent::end_with(task.driver)?;
     cpu::pin(task.cpus[0])?;
     let before = distance(&task)?;
     // What was measured before something failed is told as well.

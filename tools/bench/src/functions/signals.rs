@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::row::Figures;
 use crate::sys::clock::Stamps;
 use crate::sys::shared::{self, Shared};
-use crate::sys::{cpu, fd};
+use crate::sys::{cpu, fd, parent};
 
 const BEGINS: usize = 1 << 17;
 const STAMPS: usize = 64;
@@ -72,7 +72,7 @@ fn spin(arguments: &[String]) -> Result<()> {
     let [memory, period, cpu, stamps, parent] = arguments else {
         return Err("five arguments".into());
     };
-    crate::child::end_with(parent.parse()?)?;
+    parent::end_with(parent.parse()?)?;
     cpu::pin(cpu.parse()?)?;
     // SAFETY: its parent names the descriptor once.
     let memory = Shared::map(unsafe { fd::take(memory.parse()?) }?)?;

@@ -1,4 +1,5 @@
-//! Hashes so many blocks of 64 bytes as its request says, and answers with the sum of the digests' first words.
+//! Hashes so many blocks of 64 bytes as its request says, and answers with the sum of the digests' first
+//! words.
 
 mod sha512;
 

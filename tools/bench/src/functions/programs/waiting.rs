@@ -88,6 +88,7 @@ fn numbers(stack: *const usize) -> [usize; 8] {
 
 fn answer(cell: &Cell, number: u32, stamp: u64) {
     cell.stamps[(number % SLOTS) as usize].store(stamp, Ordering::Relaxed);
+    // SYNC(functions.served)
     cell.served.store(number.wrapping_add(1), Ordering::Release);
 }
 
@@ -120,6 +121,7 @@ extern "C" fn run(stack: *const usize) -> ! {
     }
     let mut number = 0_u32;
     loop {
+        // SYNC(functions.asked)
         while cell.asked.load(Ordering::Acquire) != number {
             if role == 0 {
                 answer(cell, number, now(boot, ticks, rate));
