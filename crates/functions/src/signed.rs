@@ -34,6 +34,14 @@ pub struct Made {
     pub compiler: String,
 }
 
+impl Made {
+    /// That of a build by this compiler.
+    pub fn of(built: &Built, compiler: &str) -> Self {
+        let sources = built.digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { sources, compiler: compiler.trim().into() }
+    }
+}
+
 /// Why bytes are no signed image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -59,11 +67,8 @@ pub struct Signed {
 }
 
 impl Signed {
-    /// Signs what was built, as the function of this name.
-    pub fn new(name: &str, built: Built, compiler: &str, key: &SigningKey) -> Self {
-        let Built { image, digest: sources, .. } = built;
-        let sources = sources.iter().map(|byte| format!("{byte:02x}")).collect();
-        let made = Made { sources, compiler: compiler.trim().into() };
+    /// Signs an image, as the function of this name.
+    pub fn new(name: &str, image: Image, made: Made, key: &SigningKey) -> Self {
         let (name, digest) = (name.to_owned(), Sha256::digest(image.pack()).into());
         let predicate_type = PREDICATE.into();
         let statement = Statement { name, digest, predicate_type, predicate: made.clone() };
@@ -132,13 +137,18 @@ mod tests {
         Built { image, digest: [9; 32], tries: 1, refused: Vec::new() }
     }
 
+    fn signed(built: Built, key: &SigningKey) -> Signed {
+        let made = Made::of(&built, "rustc 1\n");
+        Signed::new("words", built.image, made, key)
+    }
+
     #[test]
     fn an_image_is_taken_from_a_key_that_is_trusted() {
         let (key, other) = (SigningKey::generate(), SigningKey::generate());
-        let signed = Signed::new("words", built(), "rustc 1\n", &key);
-        let bytes = signed.to_bytes();
+        let words = signed(built(), &key);
+        let bytes = words.to_bytes();
         let read = Signed::from_bytes(&bytes, &[other.public(), key.public()]).unwrap();
-        assert_eq!(read, signed);
+        assert_eq!(read, words);
         assert_eq!((read.name(), read.made().compiler.as_str()), ("words", "rustc 1"));
         assert_eq!(read.made().sources, "09".repeat(32));
         assert!(matches!(
@@ -152,8 +162,8 @@ mod tests {
     fn no_change_of_a_signed_image_passes() {
         let (key, mut random) = (SigningKey::generate(), Random::of_this_run());
         let keys = [key.public()];
-        let signed = Signed::new("words", built(), "rustc 1", &key);
-        let bytes = signed.to_bytes();
+        let words = signed(built(), &key);
+        let bytes = words.to_bytes();
         for cut in 0..bytes.len() {
             assert!(Signed::from_bytes(&bytes[..cut], &keys).is_err(), "{cut}");
         }
@@ -162,7 +172,7 @@ mod tests {
             let at = random.below(changed.len());
             changed[at] ^= 1 << random.below(8);
             match Signed::from_bytes(&changed, &keys) {
-                Ok(read) => assert_eq!((read.image(), read.name()), (signed.image(), "words")),
+                Ok(read) => assert_eq!((read.image(), read.name()), (words.image(), "words")),
                 Err(why) => assert!(!why.to_string().is_empty()),
             }
         }
@@ -175,7 +185,7 @@ mod tests {
         let mut bad = built();
         // A system call.
         bad.image.code[7..9].copy_from_slice(&[0x0f, 0x05]);
-        let bytes = Signed::new("words", bad, "rustc 1", &key).to_bytes();
+        let bytes = signed(bad, &key).to_bytes();
         let refused = Signed::from_bytes(&bytes, &[key.public()]).unwrap_err();
         assert!(matches!(refused, SignedError::Image(_)), "{refused}");
     }

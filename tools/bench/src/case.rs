@@ -5,6 +5,8 @@ use std::fmt;
 use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 
+use crate::functions::cell::Cell;
+
 /// The benches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -17,16 +19,19 @@ pub enum Bench {
     Domain,
     /// Blocks that two sides set and pass by turns.
     Transfer,
+    /// Thousands of small functions, called one after the other.
+    Functions,
 }
 
 impl Bench {
-    /// Every size that it measures: bytes of a call or a block, or words of a text.
+    /// Every size that it measures: bytes of a call or a block, words of a text, or numbers of functions.
     pub const fn sizes(self) -> &'static [u64] {
         match self {
             Self::Calls => &CALL_SIZES,
             Self::Words => &WORD_SIZES,
             Self::Domain => &DOMAIN_SIZES,
             Self::Transfer => &BLOCK_SIZES,
+            Self::Functions => &FUNCTIONS,
         }
     }
 }
@@ -45,6 +50,10 @@ pub enum Mode {
     Paced,
     /// One call at a time with a long request and a short reply.
     Bulk,
+    /// Functions that are loaded and have been called before.
+    Warm,
+    /// Functions of which the worker has no page mapped.
+    Cold,
 }
 
 /// What the word count service is asked for.
@@ -119,13 +128,13 @@ pub enum Wait {
 pub struct Case {
     /// Which bench.
     pub bench: Bench,
-    /// `calls` and `domain` only.
+    /// `calls`, `domain` and `functions` only.
     pub mode: Option<Mode>,
     /// `words` only.
     pub op: Option<Op>,
     /// `words` only.
     pub clock: Option<Clock>,
-    /// Bytes of a call or a block, or words of a text; none for a bare hand-over.
+    /// Bytes of a call or a block, words of a text, or functions; none for a bare hand-over.
     pub size: Option<u64>,
     /// `transfer` only: how many clients pass blocks at once.
     pub clients: Option<u32>,
@@ -137,7 +146,13 @@ pub struct Case {
     pub placement: Placement,
     /// How they wait; none where only one process takes part.
     pub wait: Option<Wait>,
+    /// `functions` only.
+    #[serde(flatten)]
+    pub functions: Option<Cell>,
 }
+
+/// How many distinct functions there are: of a quick run, and of any other.
+pub const FUNCTIONS: [u64; 2] = [500, 5_000];
 
 /// Sizes of a call in bytes.
 pub const CALL_SIZES: [u64; 3] = [32, 1024, 65536];
@@ -217,6 +232,7 @@ impl Case {
             place: Place::Host,
             placement,
             wait,
+            functions: None,
         }
     }
 
@@ -253,6 +269,7 @@ impl Case {
             place: Place::Host,
             placement: Placement::Unpinned,
             wait,
+            functions: None,
         }
     }
 
@@ -269,6 +286,24 @@ impl Case {
             place: Place::Host,
             placement: Placement::Unpinned,
             wait,
+            functions: None,
+        }
+    }
+
+    /// A case of `functions`: so many, called by a dispatcher on a core of its own.
+    pub const fn functions(mode: Mode, count: u64, cell: Cell) -> Self {
+        Self {
+            bench: Bench::Functions,
+            mode: Some(mode),
+            op: None,
+            clock: None,
+            size: Some(count),
+            clients: None,
+            rate: None,
+            place: Place::Host,
+            placement: Placement::TwoCores,
+            wait: None,
+            functions: Some(cell),
         }
     }
 
@@ -319,6 +354,7 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = match (self.bench, self.size) {
             (Bench::Words, Some(words)) => format!("{} words", HumanCount(words)),
+            (Bench::Functions, Some(count)) => format!("{} functions", HumanCount(count)),
             (_, Some(bytes)) => bytes_text(bytes),
             (_, None) => "bare".to_owned(),
         };
@@ -336,6 +372,7 @@ impl fmt::Display for Case {
         };
         parts.push(placement.to_owned());
         parts.extend(self.wait.map(|wait| lower(&wait)));
+        parts.extend(self.functions.map(|cell| cell.to_string()));
         parts.extend((self.place != Place::Host).then(|| self.place.text().to_owned()));
         f.write_str(&parts.join(", "))
     }

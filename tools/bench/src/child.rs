@@ -5,7 +5,6 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::case::{Bench, Clock};
@@ -16,7 +15,7 @@ use crate::probe;
 use crate::registry;
 use crate::row::Figures;
 use crate::seat::{Sample, Seat};
-use crate::sys::{cpu, fd};
+use crate::sys::{cpu, fd, parent};
 
 /// Which process of the pair this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -121,7 +120,7 @@ pub fn tell(report: Result<Report>) -> ExitCode {
 
 fn follow(json: &str) -> Result<Report> {
     let order: Order = serde_json::from_str(json)?;
-    end_with(order.driver)?;
+    parent::end_with(order.driver)?;
     if let Some(cpu) = order.cpu {
         cpu::pin(cpu)?;
     }
@@ -134,18 +133,6 @@ fn follow(json: &str) -> Result<Report> {
         Role::Client => call(contender, &mut seat),
         Role::Attendant => attend(contender, &mut seat).inspect_err(|_| seat.control().fail()),
     }
-}
-
-/// Lets this process end with its parent, `driver`.
-///
-/// # Errors
-/// If that has gone already.
-pub fn end_with(driver: u32) -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    if getppid().map(|pid| pid.as_raw_pid().unsigned_abs()) != Some(driver) {
-        return Err("the driver has gone".into());
-    }
-    Ok(())
 }
 
 fn sit(order: Order) -> Result<Seat> {
@@ -190,7 +177,7 @@ fn call(contender: &Contender, seat: &mut Seat) -> Result<Report> {
     if contender.serve.is_some() {
         seat.control().await_ready(START)?;
     }
-    let mut figures = (contender.call)(seat)?;
+    let mut figures = contender.call.ok_or("this contender has no client")?(seat)?;
     figures.admission_ns = seat.admission().map(|span| span.as_nanos() as f64);
     seat.leave();
     let after = case.probed().then(|| probe(seat, AFTER)).transpose()?;

@@ -29,6 +29,23 @@ pub enum Command {
     Domain(Options),
     /// Blocks that client and server set and pass by turns: time, CPU time and memory
     Transfer(Options),
+    /// Thousands of small functions: launching them, stopping them, and their memory
+    Functions(Options),
+    /// One contender of `functions` in one round; started by that command
+    #[command(hide = true)]
+    FunctionSample {
+        /// What to do, as JSON
+        task: String,
+    },
+    /// What is behind a dispatcher of `functions`; started by that command
+    #[command(hide = true)]
+    FunctionRole {
+        /// What it is
+        role: String,
+        /// Its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// One process of a sample; started by the other commands
     #[command(hide = true)]
     Child {
@@ -57,12 +74,14 @@ when none is but none could be judged either.";
 /// Options of a bench.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Finish within 50 s (`domain`: 110 s, `transfer`: 170 s): short samples, and as many rounds as fit
+    /// Finish within 50 s (`domain`: 110 s, `transfer`: 170 s): short samples, as many rounds as fit, and
+    /// in `functions` 500 of them instead of 5,000
     #[arg(long)]
     pub quick: bool,
 
     /// With --quick: also what that leaves out, which is texts of more than a million words, blocks of
-    /// more than 64 MiB, and 64 clients at once
+    /// more than 64 MiB, and 64 clients at once. With or without it, in `functions`: 5,000 of them, 100,000
+    /// that are stopped in each round, and 65,535 begins of a handler
     #[arg(long)]
     pub full: bool,
 
@@ -87,12 +106,13 @@ pub struct Options {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Take N rounds [default: 30, `domain` 15, `transfer` 10; with --quick, as many as fit]
+    /// Take N rounds [default: 30, `domain` 15, `transfer` 10, `functions` 5; with --quick, as many as fit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
 
-    /// Measure for N milliseconds per sample [default: 250; with --quick, 60]; in `transfer` for no less
-    /// than ten iterations, of gRPC for two; with --quick for three, and one
+    /// Measure for N milliseconds per sample [default: 250; with --quick, 60; each loop of `functions` 200,
+    /// and 25]; in `transfer` for no less than ten iterations, of gRPC for two; with --quick for three, and
+    /// one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub sample_ms: Option<u64>,
 
@@ -137,6 +157,7 @@ impl Extent {
         match bench {
             Bench::Calls => calls,
             Bench::Words => Self { unit: "words", quick_size: 1_000_000, ..calls },
+            Bench::Functions => Self { unit: "functions", quick_size: 500, rounds: 5, ..calls },
             Bench::Domain => Self { quick_seconds: 108, rounds: 15, ..calls },
             // All rounds together have a hundred iterations, and twenty of gRPC.
             Bench::Transfer => Self {

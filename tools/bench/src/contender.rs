@@ -60,8 +60,8 @@ pub struct Contender {
     /// Runs the server until the client has gone. Calls [`Seat::ready`] once it can be reached. None
     /// if there is no server process.
     pub serve: Option<Serve>,
-    /// Runs the client, which measures.
-    pub call: fn(&mut Seat) -> Result<Figures>,
+    /// Runs the client, which measures. None if it is measured by `functions`.
+    pub call: Option<fn(&mut Seat) -> Result<Figures>>,
     /// Runs a third process, such as a broker, which is started before the two sides. It calls
     /// [`Seat::ready`] once it can be reached and then stays until the driver ends it. Its CPU time is
     /// nobody's.
@@ -89,7 +89,28 @@ impl Contender {
             cases,
             open: |_| Ok(Ends::default()),
             serve: None,
-            call,
+            call: Some(call),
+            attend: None,
+            domains: None,
+            sweep: |_| {},
+        }
+    }
+
+    /// One that `functions` measures by itself.
+    pub const fn function(
+        kind: Kind,
+        name: &'static str,
+        about: &'static str,
+        cases: fn() -> Vec<Case>,
+    ) -> Self {
+        Self {
+            kind,
+            name,
+            about,
+            cases,
+            open: |_| Ok(Ends::default()),
+            serve: None,
+            call: None,
             attend: None,
             domains: None,
             sweep: |_| {},

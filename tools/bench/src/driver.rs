@@ -322,7 +322,7 @@ impl Session {
                 }
                 Outcome::Measured { near, figures } => {
                     self.tally.wrong += figures.errors;
-                    (near, figures)
+                    (near, *figures)
                 }
                 Outcome::Cut => {
                     self.tally.cut += 1;

@@ -22,7 +22,7 @@ use crate::child::{self, Order, Report};
 use crate::control::{Control, GRACE};
 use crate::error::Result;
 use crate::process::{Process, SLICE, await_exit, with_cause};
-use crate::sys::cpu;
+use crate::sys::{cpu, parent};
 
 /// What the driver tells a launcher, as its one argument.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub fn run(json: &str) -> ExitCode {
 
 fn follow(json: &str) -> Result<Report> {
     let launch: Launch = serde_json::from_str(json)?;
-    child::end_with(launch.client.driver)?;
+    parent::end_with(launch.client.driver)?;
     if let Some(cpu) = launch.client.cpu {
         cpu::pin(cpu)?;
     }

@@ -1,4 +1,5 @@
-//! Measures Partywall beside the alternatives: `partywall-bench calls`, `words`, `domain` and `transfer`.
+//! Measures Partywall beside the alternatives: `partywall-bench calls`, `words`, `domain`, `transfer` and
+//! `functions`.
 //!
 //! Every sample is a fresh pair of processes: this program again, with an order from the driver; or
 //! a launcher that loads this program, built static-pie, twice into its address space.
@@ -12,6 +13,7 @@
 //! | `registry` | who is measured |
 //! | `stopwatch`, `pattern`, `meter` | timing calls and checking replies inside a client |
 //! | `calls`, `words`, `domains`, `transfer` | the contenders, one file each |
+//! | `functions` | a bench with rounds and processes of its own |
 //! | `plan`, `driver`, `pair`, `process`, `child` | order, rounds, processes |
 //! | `image`, `launch` | both sides as domains of one process |
 //! | `engine`, `porter` | sides in containers |
@@ -31,6 +33,7 @@ mod domains;
 mod driver;
 mod engine;
 mod error;
+mod functions;
 mod image;
 mod launch;
 mod machine;
@@ -85,6 +88,9 @@ fn main() -> ExitCode {
         Command::Words(options) => (Bench::Words, options),
         Command::Domain(options) => (Bench::Domain, options),
         Command::Transfer(options) => (Bench::Transfer, options),
+        Command::Functions(options) => (Bench::Functions, options),
+        Command::FunctionSample { task } => return functions::sample::run(&task),
+        Command::FunctionRole { role, arguments } => return functions::behind(&role, &arguments),
     };
     match bench_and_report(bench, &options) {
         Ok(code) => code,
@@ -97,7 +103,11 @@ fn main() -> ExitCode {
 }
 
 fn bench_and_report(bench: Bench, options: &Options) -> Result<ExitCode> {
-    let Some(run) = driver::run(bench, options)? else {
+    let run = match bench {
+        Bench::Functions => functions::run::run(options)?,
+        _ => driver::run(bench, options)?,
+    };
+    let Some(run) = run else {
         eprintln!("Stopped; nothing was written.");
         return Ok(ExitCode::from(INTERRUPTED));
     };

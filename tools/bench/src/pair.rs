@@ -39,7 +39,7 @@ pub enum Outcome {
         /// Whether the cores were near; none where it does not matter.
         near: Option<bool>,
         /// What was measured.
-        figures: Figures,
+        figures: Box<Figures>,
     },
     /// The probes were unclear or disagreed.
     Dropped,
@@ -383,10 +383,10 @@ fn judge(case: Case, report: &Report, wall: Duration) -> Outcome {
         figures.per_s = None;
     }
     if !case.probed() {
-        return Outcome::Measured { near: None, figures };
+        return Outcome::Measured { near: None, figures: Box::new(figures) };
     }
     match report.probes.and_then(|(before, after)| probe::tag(before, after)) {
-        Some(near) => Outcome::Measured { near: Some(near), figures },
+        Some(near) => Outcome::Measured { near: Some(near), figures: Box::new(figures) },
         None => Outcome::Dropped,
     }
 }

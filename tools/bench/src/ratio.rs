@@ -29,6 +29,16 @@ pub enum Metric {
     Cpu,
     /// Proportional memory of both sides, by the data.
     Pss,
+    /// 99th percentile of the time of a call.
+    P99,
+    /// 99th percentile of the time of a call of a function, there and back.
+    RoundTripP99,
+    /// What available memory fell by.
+    Memory,
+    /// What honest calls did, by what the time left to them would give.
+    Kept,
+    /// What must be nothing after functions were stopped.
+    Harm,
 }
 
 /// Whether the cores were near; none where it does not matter.
@@ -135,6 +145,12 @@ pub fn figure(row: &Row, metric: Metric) -> Option<f64> {
         Metric::OneWay => row.figures.one_way_cycles,
         Metric::Cpu => row.figures.cpu_ns,
         Metric::Pss => row.figures.pss_ratio,
+        Metric::P99 => row.figures.p99_ns,
+        Metric::RoundTripP99 => row.figures.functions.and_then(|more| more.rtt_p99_ns),
+        Metric::Memory => row.figures.functions.and_then(|more| more.memory_bytes),
+        Metric::Kept => row.figures.functions.and_then(|more| more.kept),
+        // Nothing is what is wanted, and wrong answers are part of it.
+        Metric::Harm => return row.figures.functions.and_then(|more| more.harm()),
     };
     value.filter(|value| row.figures.errors == 0 && *value > 0.0)
 }

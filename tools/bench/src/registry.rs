@@ -3,7 +3,7 @@
 use crate::case::Bench;
 use crate::contender::Contender;
 use crate::domains::{call, gate, others};
-use crate::{calls, transfer, words};
+use crate::{calls, functions, transfer, words};
 
 const CALLS: &[Contender] = &[
     calls::partywall::NATIVE,
@@ -89,6 +89,7 @@ pub fn of(bench: Bench) -> &'static [Contender] {
         Bench::Words => WORDS,
         Bench::Domain => DOMAIN,
         Bench::Transfer => TRANSFER,
+        Bench::Functions => functions::CONTENDERS,
     }
 }
 
@@ -108,7 +109,8 @@ mod tests {
     use crate::target::{floors, targets};
     use std::collections::HashSet;
 
-    const BENCHES: [Bench; 4] = [Bench::Calls, Bench::Words, Bench::Domain, Bench::Transfer];
+    const BENCHES: [Bench; 5] =
+        [Bench::Calls, Bench::Words, Bench::Domain, Bench::Transfer, Bench::Functions];
 
     #[test]
     fn names_and_cells_are_unique() {

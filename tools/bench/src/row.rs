@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
+use crate::functions::cell::More;
 
-/// Figures of one sample; none where a figure does not apply.
+/// Figures of one sample; none where a figure does not apply. The times of `functions` are one way.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Median time of a call in nanoseconds.
@@ -29,6 +30,9 @@ pub struct Figures {
     pub socket_ratio: Option<f64>,
     /// Wrong answers.
     pub errors: u64,
+    /// Of `functions` only.
+    #[serde(flatten)]
+    pub functions: Option<More>,
 }
 
 /// A row of the JSON file.

@@ -5,5 +5,6 @@ pub mod cpu;
 pub mod fd;
 pub mod futex;
 pub mod handoff;
+pub mod parent;
 pub mod shared;
 pub mod stop;

@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod domain;
+pub mod functions;
 pub mod transfer;
 pub mod words;
 
@@ -141,13 +142,14 @@ pub struct Finding {
     pub quantity: Quantity,
 }
 
-/// Every promise of a bench; those of `words` and `transfer` for the sizes that were run.
+/// Every promise of a bench; those of `words`, `transfer` and `functions` for the sizes that were run.
 pub fn targets(bench: Bench, sizes: &[u64]) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::targets(),
         Bench::Words => words::targets(sizes),
         Bench::Domain => domain::targets(sizes),
         Bench::Transfer => transfer::targets(sizes),
+        Bench::Functions => functions::targets(sizes),
     }
 }
 
@@ -156,7 +158,7 @@ pub fn floors(bench: Bench) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::floors(),
         Bench::Transfer => transfer::floors(),
-        Bench::Words | Bench::Domain => Vec::new(),
+        Bench::Words | Bench::Domain | Bench::Functions => Vec::new(),
     }
 }
 

@@ -58,7 +58,8 @@ impl Start {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn from_argument(text: &str) -> Option<Self> {
+    /// What [`Self::to_argument`] has written.
+    pub fn from_argument(text: &str) -> Option<Self> {
         let byte = |at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
         let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
         postcard::from_bytes(&bytes?).ok()

@@ -12,7 +12,7 @@ use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::image::Image;
 use partywall_functions::layout::Layout;
 use partywall_functions::sandbox::Limits;
-use partywall_functions::signed::Signed;
+use partywall_functions::signed::{Made, Signed};
 use partywall_functions::source::File;
 use partywall_functions::store::{Loaded, Store};
 use partywall_trust::SigningKey;
@@ -45,7 +45,9 @@ pub(crate) fn image(text: &str) -> Image {
 /// The same, signed by a key of this run.
 pub(crate) fn signed(text: &str) -> Signed {
     static KEY: LazyLock<SigningKey> = LazyLock::new(SigningKey::generate);
-    Signed::new("f", BUILDER.build(&[main_rs(text)]).unwrap(), "rustc", &KEY)
+    let built = BUILDER.build(&[main_rs(text)]).unwrap();
+    let made = Made::of(&built, "rustc");
+    Signed::new("f", built.image, made, &KEY)
 }
 
 /// The only file of a function.

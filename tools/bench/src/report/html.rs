@@ -66,6 +66,7 @@ pub fn render(run: &Run) -> Result<String> {
         Bench::Words => "Partywall: words",
         Bench::Domain => "Partywall: domains",
         Bench::Transfer => "Partywall: transfer",
+        Bench::Functions => "Partywall: functions",
     };
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -58,10 +58,11 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
     let usual = lines.iter().all(|line| line.place == Place::Host);
     let labels = if usual { LABELS } else { LONG_LABELS };
     let unit: fn(f64) -> String = match metric(&group.case) {
-        Metric::P50 | Metric::Cpu => time,
+        Metric::P50 | Metric::P99 | Metric::RoundTripP99 | Metric::Cpu => time,
         Metric::PerSecond => rate,
         // The axis title has the unit, which five ticks have no room for.
-        Metric::Pss => small,
+        Metric::Pss | Metric::Kept | Metric::Harm => small,
+        Metric::Memory => |bytes| format!("{:.1} MiB", bytes / f64::from(1 << 20)),
         Metric::OneWay => |cycles| HumanCount(cycles as u64).to_string(),
     };
     // Each line is at a whole number.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::case::{Bench, Case, Mode, Place, Wait};
 use crate::contender::{Contender, Kind};
+use crate::functions::cell::{Cell, Measure, More};
 use crate::ratio::{self, Key, Metric, Quantity, Tag};
 use crate::registry;
 use crate::row::{Figures, Row};
@@ -51,12 +52,28 @@ pub fn reference(group: &Case) -> Key {
         (Bench::Domain, Some(Mode::Bulk)) => ("memcpy", None),
         (Bench::Domain, _) => ("uds-epoll", Some(Wait::Block)),
         (Bench::Transfer, _) => ("tcp", Some(Wait::Block)),
+        (Bench::Functions, _) => (among_functions(group.functions), None),
     };
     Key { contender, case: Case { wait, ..*group } }
 }
 
+/// The same of functions.
+fn among_functions(cell: Option<Cell>) -> &'static str {
+    match cell.map(|cell| cell.measure) {
+        Some(Measure::Hashes) => "sigalrm",
+        Some(Measure::Kills | Measure::Deviation) => "bare-signal",
+        _ => "process-fair",
+    }
+}
+
 /// The figure that matters in a cell.
 pub fn metric(case: &Case) -> Metric {
+    match case.functions {
+        Some(cell) if cell.is_rate() => return Metric::PerSecond,
+        Some(cell) if cell.measure == Measure::Memory => return Metric::Memory,
+        Some(_) => return Metric::P50,
+        None => {}
+    }
     match (case.mode, case.clients) {
         (Some(Mode::Pipelined), _) => Metric::PerSecond,
         (Some(Mode::Loop), _) => Metric::OneWay,
@@ -113,6 +130,10 @@ fn line(
         shmem_ratio: median(|figures| figures.shmem_ratio),
         socket_ratio: median(|figures| figures.socket_ratio),
         errors: samples.iter().map(|row| row.figures.errors).sum(),
+        functions: {
+            let all: Vec<More> = samples.iter().filter_map(|row| row.figures.functions).collect();
+            (!all.is_empty()).then(|| More::medians(&all))
+        },
     };
     let under = reference(group);
     let over = Key { contender: contender.name, case: cell };

@@ -6,6 +6,7 @@ use super::summary::{self, Group, Line};
 use super::{estimate, tag};
 use crate::case::{Bench, Case, Wait};
 use crate::driver::Run;
+use crate::functions::cell::More;
 use crate::row::Figures;
 use crate::target::Finding;
 use crate::units::{cycles, rate, small, time};
@@ -56,12 +57,48 @@ const MEMORY: Column = ("memory", |figures| figures.pss_ratio, small);
 const SHMEM: Column = ("Shmem", |figures| figures.shmem_ratio, small);
 const SOCKETS: Column = ("sockets", |figures| figures.socket_ratio, small);
 
+const RTT_P50: Column = ("rtt p50", |figures| more(figures)?.rtt_p50_ns, time);
+const RTT_P99: Column = ("rtt p99", |figures| more(figures)?.rtt_p99_ns, time);
+const RTT_P999: Column = ("rtt p99.9", |figures| more(figures)?.rtt_p999_ns, time);
+const COUNT: Column = ("of", |figures| more(figures)?.calls, count);
+const ASKED: Column = ("asked", |figures| more(figures)?.asked_per_s, rate);
+const SLEEPS: Column = ("sleeps/call", |figures| more(figures)?.sleeps_per_call, small);
+const TAKEN: Column = ("MemAvailable", |figures| more(figures)?.memory_bytes, mebibytes);
+const PSS: Column = ("Pss", |figures| more(figures)?.pss_bytes, mebibytes);
+const NOT_COLD: Column = ("not cold", |figures| more(figures)?.not_cold, count);
+const DEVIATION: Column = ("std. deviation", |figures| more(figures)?.deviation_ns, time);
+const STOPPED: Column = ("stopped", |figures| more(figures)?.stopped, count);
+const LOST: Column = ("lost", |figures| more(figures)?.lost, count);
+const LEAKED: Column = ("leaked bytes", |figures| more(figures)?.leaked_bytes, count);
+const WRONG: Column = ("next wrong", |figures| more(figures)?.wrong_next, count);
+const REFUSED: Column = ("refused", |figures| more(figures)?.refused, count);
+const KEPT: Column = ("kept", |figures| more(figures)?.kept, small);
+
+fn more(figures: &Figures) -> Option<&More> {
+    figures.functions.as_ref()
+}
+
+fn count(value: f64) -> String {
+    format!("{value:.0}")
+}
+
+fn mebibytes(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / f64::from(1 << 20))
+}
+
+/// The figures of functions.
+const OF_FUNCTIONS: &[Column] = &[
+    P50, P99, P999, RTT_P50, RTT_P99, RTT_P999, CALLS, ASKED, SLEEPS, TAKEN, PSS, NOT_COLD,
+    DEVIATION, STOPPED, LOST, LEAKED, WRONG, REFUSED, KEPT, COUNT,
+];
+
 /// The figures of a bench.
 fn columns(bench: Bench) -> &'static [Column] {
     match bench {
         Bench::Calls | Bench::Domain => &[P50, P99, P999, ONE_WAY, CALLS, CPU],
         Bench::Words => &[P50, P99, ADMISSION, CALLS, CPU],
         Bench::Transfer => &[P50, P99, CALLS, CPU, MEMORY, SHMEM, SOCKETS],
+        Bench::Functions => OF_FUNCTIONS,
     }
 }
 

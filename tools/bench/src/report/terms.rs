@@ -86,6 +86,37 @@ const TRANSFER: &[(&str, &str)] = &[
     ),
 ];
 
+const FUNCTIONS: &[(&str, &str)] = &[
+    (
+        "function",
+        "answers with its own number and a time stamp; there are as many distinct ones as a row says",
+    ),
+    (
+        "p50, p99, p99.9",
+        "of one way: from the dispatcher's stamp before it submits to the function's stamp",
+    ),
+    ("rtt", "from the same stamp to the dispatcher's stamp when it has the answer"),
+    (
+        "warm, cold",
+        "loaded and called before; or no page of it is mapped in the worker before its one call",
+    ),
+    (
+        "closed loop, window",
+        "so many calls are under way, the next one comes when one has been answered",
+    ),
+    (
+        "load",
+        "calls at random times (Poisson), in per cent of a contender's calls per second; times are from \
+         when a call was to begin, so none is left out",
+    ),
+    ("quantum", "how long a function may run before it is looked at or stopped"),
+    (
+        "MemAvailable, Pss",
+        "what all functions hold when loaded: of the host, and as shares of processes",
+    ),
+    ("kept", "honest work by what the time that overrunning calls leave would give"),
+];
+
 /// What the words of a bench mean.
 pub fn terms(bench: Bench) -> impl Iterator<Item = (&'static str, &'static str)> {
     let own = match bench {
@@ -93,6 +124,7 @@ pub fn terms(bench: Bench) -> impl Iterator<Item = (&'static str, &'static str)>
         Bench::Words => WORDS,
         Bench::Domain => DOMAIN,
         Bench::Transfer => TRANSFER,
+        Bench::Functions => FUNCTIONS,
     };
     COMMON.iter().chain(own).copied()
 }
@@ -119,6 +151,10 @@ pub fn about(bench: Bench) -> &'static str {
              eight bytes of each page: the time of an iteration there and back, its CPU time, and the \
              memory of both sides."
         }
+        Bench::Functions => {
+            "Thousands of small functions that answer with a time stamp: a dispatcher on one core calls \
+             them, and one worker, or their own processes, run them on another core."
+        }
     }
 }
 
@@ -131,6 +167,9 @@ pub fn axis(case: &Case) -> &'static str {
         Metric::P50 if case.bench == Bench::Transfer => {
             "median time of an iteration (log scale), lower is better"
         }
+        Metric::P50 if case.bench == Bench::Functions => {
+            "median time of one way (log scale), lower is better"
+        }
         Metric::P50 => "median time of a call (log scale), lower is better",
         Metric::PerSecond if case.bench == Bench::Transfer => {
             "iterations of all clients per second (log scale), higher is better"
@@ -138,6 +177,11 @@ pub fn axis(case: &Case) -> &'static str {
         Metric::PerSecond => "calls per second (log scale), higher is better",
         Metric::OneWay => "mean one way in cycles (log scale), lower is better",
         Metric::Cpu => "CPU time of a call, both sides (log scale), lower is better",
+        Metric::P99 => "99th percentile of the time of a call (log scale), lower is better",
+        Metric::RoundTripP99 => "99th percentile there and back (log scale), lower is better",
+        Metric::Memory => "memory of all functions in bytes (log scale), lower is better",
+        Metric::Kept => "honest work by what the time left would give, higher is better",
+        Metric::Harm => "lost, leaked or wrong, lower is better",
         Metric::Pss => "memory of both sides by the data (log scale), lower is better",
     }
 }

@@ -85,6 +85,36 @@ impl Ticker {
     }
 }
 
+/// The clock of functions: nanoseconds by the time stamp counter, as the page says that functions read
+/// (`partywall_fn::clock`).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Stamps {
+    /// The time at `ticks`.
+    pub boot: u64,
+    /// The counter then.
+    pub ticks: u64,
+    /// Nanoseconds of 2^32 ticks.
+    pub rate: u64,
+}
+
+impl Stamps {
+    /// Measures the counter as [`Ticker::calibrate`] does.
+    pub fn measure() -> Self {
+        let (wall, ticks) = (Instant::now(), counter());
+        std::thread::sleep(Duration::from_millis(40));
+        let passed = u128::from(counter().wrapping_sub(ticks));
+        let rate = ((wall.elapsed().as_nanos() << 32) / passed.max(1)) as u64;
+        Self { boot: 1 << 40, ticks, rate }
+    }
+
+    /// The time now.
+    #[inline(always)]
+    pub fn now(self) -> u64 {
+        let passed = counter().saturating_sub(self.ticks);
+        self.boot + ((u128::from(passed) * u128::from(self.rate)) >> 32) as u64
+    }
+}
+
 fn monotonic_ns() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64

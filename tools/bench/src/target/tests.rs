@@ -330,3 +330,25 @@ fn a_target_of_containers_is_missed_where_there_are_none() {
     let judged = verdicts(&[contained], &both);
     assert_eq!(judged, [Verdict::Pass, Verdict::Stated, Verdict::NotRun]);
 }
+
+#[test]
+fn nothing_lost_is_within_a_bound_of_nothing() {
+    use crate::functions::cell::More;
+    let of = |lost| {
+        let more = More {
+            lost: Some(lost),
+            leaked_bytes: Some(0.0),
+            wrong_next: Some(0.0),
+            ..More::default()
+        };
+        let harmed = |row: Row| Row {
+            figures: Figures { functions: Some(more), errors: lost as u64, ..row.figures },
+            ..row
+        };
+        let all: Vec<Row> = rows("a", 1.0, 5).into_iter().map(harmed).collect();
+        let quantity = Quantity::Value { of: key("a") };
+        let target = Target::new(String::new(), quantity, Metric::Harm, Bound::AtMost(0.0));
+        judge(&all, &[target])[0].verdict
+    };
+    assert_eq!((of(0.0), of(1.0)), (Verdict::Pass, Verdict::Fail));
+}

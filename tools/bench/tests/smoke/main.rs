@@ -1,5 +1,7 @@
 //! The whole path once: processes, samples, JSON, HTML.
 
+mod functions;
+
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
