@@ -1,7 +1,8 @@
 //! Runs the bench: prepares what all samples need, takes rounds of samples, and judges.
 //!
 //! A round has each contender once, in random order; `process-fair` comes first in the first one, since
-//! others are called at a part of its calls per second. A sample is taken again when the cores have moved.
+//! others are called at a part of its calls per second. Parts of a sample during which the cores have moved
+//! are dropped; a sample is taken again when that is all of it.
 
 use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
@@ -22,7 +23,7 @@ use crate::row::Row;
 use crate::sys::clock::{Stamps, Ticker};
 use crate::sys::cpu::Cpus;
 use crate::sys::stop::Stop;
-use crate::{probe, target};
+use crate::target;
 
 /// How long a sample may take.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -161,12 +162,15 @@ impl Session {
             if let Some(error) = told.error {
                 self.fail(format!("{name}: {error}"));
             }
-            let near = told.probes.and_then(|(before, after)| probe::tag(before, after));
-            if near.is_none() && !has_failed {
+            let (kept, moved): (Vec<_>, Vec<_>) =
+                told.rows.into_iter().partition(|(.., near)| near.is_some());
+            // One of which all is lost is taken again.
+            if !moved.is_empty() && kept.is_empty() && !has_failed {
                 self.tally.dropped += 1;
                 continue;
             }
-            for (case, figures) in told.rows {
+            self.tally.dropped += u64::from(!moved.is_empty());
+            for (case, figures, near) in kept {
                 self.tally.wrong += figures.errors;
                 self.rows.push(Row { contender: name, case, near, rep: round, figures });
                 let throughput = Cell::closed(Order::Random, WINDOW);

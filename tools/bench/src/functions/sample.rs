@@ -1,7 +1,7 @@
 //! One contender in one round, in a process of its own: the dispatcher, on the first core.
 //!
 //! It makes what is behind it, measures all rows of the contender, and ends; whatever it has started ends
-//! with it (PR_SET_PDEATHSIG). Before and after, the distance of the two cores is probed.
+//! with it (PR_SET_PDEATHSIG). Before and after each part, the distance of the two cores is probed.
 
 use std::process::ExitCode;
 
@@ -24,8 +24,6 @@ use crate::row::Figures;
 use crate::sys::clock::Stamps;
 use crate::sys::{cpu, parent};
 
-type Rows = Vec<(Case, Figures)>;
-
 /// Measures what the task in `json` says, and tells it as a line of JSON.
 pub fn run(json: &str) -> ExitCode {
     let mut told = Told::default();
@@ -40,11 +38,40 @@ fn follow(json: &str, told: &mut Told) -> Result<()> {
     let task: Task = serde_json::from_str(json)?;
     parent::end_with(task.driver)?;
     cpu::pin(task.cpus[0])?;
-    let before = distance(&task)?;
+    let mut rows = Rows { told, open: Vec::new(), before: distance(&task)? };
     // What was measured before something failed is told as well.
-    let measured = measure(&task, &mut told.rows);
-    told.probes = Some((before, distance(&task)?));
+    let measured = measure(&task, &mut rows);
+    rows.close(&task)?;
     measured
+}
+
+/// The rows of a sample, in parts that are short beside the time for which cores stay where they are: those
+/// of a part have the tag of the probes before and after it.
+struct Rows<'a> {
+    told: &'a mut Told,
+    open: Vec<(Case, Figures)>,
+    before: f64,
+}
+
+impl Rows<'_> {
+    fn push(&mut self, row: (Case, Figures)) {
+        self.open.push(row);
+    }
+
+    fn extend(&mut self, rows: Vec<(Case, Figures)>) {
+        self.open.extend(rows);
+    }
+
+    /// Ends a part, if it has rows.
+    fn close(&mut self, task: &Task) -> Result<()> {
+        if !self.open.is_empty() {
+            let after = distance(task)?;
+            let near = probe::tag(self.before, after);
+            self.told.rows.extend(self.open.drain(..).map(|(case, figures)| (case, figures, near)));
+            self.before = after;
+        }
+        Ok(())
+    }
 }
 
 /// A line's round trip between the two cores, in nanoseconds.
@@ -63,7 +90,7 @@ fn distance(task: &Task) -> Result<f64> {
     })
 }
 
-fn measure(task: &Task, rows: &mut Rows) -> Result<()> {
+fn measure(task: &Task, rows: &mut Rows<'_>) -> Result<()> {
     let mut times = Times::new();
     let stamps = task.stamps;
     let held = Held::look()?;
@@ -77,9 +104,13 @@ fn measure(task: &Task, rows: &mut Rows) -> Result<()> {
             warm(task, &mut ours, &mut times, (stamps, held), rows)?;
             drop(ours);
             rows.extend(hashes::rows(task)?);
+            rows.close(task)?;
             rows.extend(kills::rows(task)?);
+            rows.close(task)?;
             rows.push(kills::overruns(task)?);
+            rows.close(task)?;
             rows.extend(kills::neighbours(task, &mut times)?);
+            rows.close(task)?;
             for order in ORDERS {
                 let mut ours = Ours::start(task)?;
                 ours.register_copies(&task.files, task.count)?;
@@ -163,7 +194,13 @@ impl Serves for Copied {
 }
 
 #[cfg(feature = "opponents")]
-fn of_wasm(task: &Task, file: &str, times: &mut Times, held: Held, rows: &mut Rows) -> Result<()> {
+fn of_wasm(
+    task: &Task,
+    file: &str,
+    times: &mut Times,
+    held: Held,
+    rows: &mut Rows<'_>,
+) -> Result<()> {
     let module = task.files.join(file);
     let module = module.to_str().ok_or("the directory's path is no text")?;
     let clock = serde_json::to_string(&task.stamps)?;
@@ -189,7 +226,7 @@ fn warm(
     serves: &mut impl Serves,
     times: &mut Times,
     (stamps, held): (Stamps, Held),
-    rows: &mut Rows,
+    rows: &mut Rows<'_>,
 ) -> Result<()> {
     let case = |cell| Case::functions(Mode::Warm, task.count.into(), cell);
     let mut caller = Caller::new(serves, times, stamps, task.count, task.seed);
@@ -205,6 +242,7 @@ fn warm(
             rows.push((case(Cell::closed(order, window)), figures));
         }
     }
+    rows.close(task)?;
     let is_fair = task.contender == "process-fair";
     let fair_per_s = task.fair_per_s.or(own.filter(|_| is_fair));
     let own = LOADS.map(|percent| (percent, Whose::Own, own));
@@ -215,14 +253,14 @@ fn warm(
         let figures = caller.open(Order::Random, per_s, task.span)?;
         rows.push((case(Cell::poisson(percent, whose)), figures));
     }
-    Ok(())
+    rows.close(task)
 }
 
 fn colds<S: Serves>(
     task: &Task,
     make: impl Fn() -> Result<S>,
     times: &mut Times,
-    rows: &mut Rows,
+    rows: &mut Rows<'_>,
 ) -> Result<()> {
     for order in ORDERS {
         cold(task, &mut make()?, times, task.stamps, order, rows)?;
@@ -237,10 +275,10 @@ fn cold(
     times: &mut Times,
     stamps: Stamps,
     order: Order,
-    rows: &mut Rows,
+    rows: &mut Rows<'_>,
 ) -> Result<()> {
     let figures = Caller::new(serves, times, stamps, task.count, task.seed).once(order)?;
     let cell = Cell::closed(order, 1);
     rows.push((Case::functions(Mode::Cold, task.count.into(), cell), figures));
-    Ok(())
+    rows.close(task)
 }

@@ -50,8 +50,6 @@ impl Task {
 pub struct Told {
     /// Why there is no more of it.
     pub error: Option<String>,
-    /// Each cell, and its figures.
-    pub rows: Vec<(Case, Figures)>,
-    /// Round trips of a line between the cores before and after, in nanoseconds.
-    pub probes: Option<(f64, f64)>,
+    /// Each cell, its figures, and whether the cores were near before and after; none if they have moved.
+    pub rows: Vec<(Case, Figures, Option<bool>)>,
 }

@@ -25,7 +25,7 @@ fn functions_are_called_and_stopped_by_everyone() {
     let args = ["functions", "--quick", "--repeats", "1", "--sample-ms", "5", "--only", &only];
     let (rows, run) = measure(&args);
     let measured: HashSet<&str> = rows.iter().filter_map(|row| row["contender"].as_str()).collect();
-    // A sample during which the cores move is dropped, the second time too.
+    // A part during which the cores move is dropped; a whole sample is so twice.
     let missing = names.iter().filter(|name| !measured.contains(**name)).count() as u64;
     assert!(run["dropped"].as_u64() >= Some(2 * missing), "{run}");
     for row in &rows {
@@ -38,7 +38,7 @@ fn functions_are_called_and_stopped_by_everyone() {
     }
     let has = |contender: &str, key: &str, value: Value| {
         let is_it = |row: &Value| row["contender"] == contender && row[key] == value;
-        !measured.contains(contender) || rows.iter().any(is_it)
+        rows.iter().any(is_it) || run["dropped"] != 0
     };
     assert!(has("process-fair", "mode", "cold".into()) && has("ring-floor", "load", 90.into()));
     assert!(
