@@ -176,6 +176,18 @@ mod tests {
         })
     }
 
+    /// Whether a watch is over once: what threads of other tests have waited goes with them.
+    fn is_over_within(watch: &Watch, pids: &[u32], most: Duration) -> bool {
+        let end = Instant::now() + most;
+        while Instant::now() < end {
+            if watch.is_over(pids) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
     #[test]
     fn cpu_wait_is_no_hang_and_endless_run_is() {
         let me = [std::process::id()];
@@ -189,11 +201,7 @@ mod tests {
             }
             let late = watch.is_over(&me);
             // Each thread gets an eighth of a CPU.
-            let end = Instant::now() + 100 * limit;
-            while !watch.is_over(&me) && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            (late, watch.is_over(&me))
+            (late, is_over_within(&watch, &me, 100 * limit))
         });
         assert!(!late, "it has waited for most of its time");
         assert!(over, "it has run for all of its time");
@@ -206,11 +214,7 @@ mod tests {
         let watch = Watch::new(Instant::now(), Duration::from_millis(100), &pid);
         assert!(!watch.is_over(&pid));
         std::thread::sleep(Duration::from_millis(50));
-        let end = Instant::now() + Duration::from_secs(20);
-        while !watch.is_over(&pid) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let over = watch.is_over(&pid);
+        let over = is_over_within(&watch, &pid, Duration::from_secs(20));
         child.kill().expect("it runs");
         child.wait().expect("it ends");
         assert!(over);
