@@ -6,7 +6,7 @@
 //! | open | after a random time (exponential: a Poisson process), whatever was answered | when it was to come |
 //! | once | when the one before has been answered | just before it is sent |
 //!
-//! An open loop sends no more than [`WINDOW`](super::WINDOW) calls at once; those beyond wait here, and
+//! An open loop sends no more than [`WINDOW`] calls at once; those beyond wait here, and
 //! their time counts. Loops have a warm-up of a sixth of their time.
 
 use std::collections::VecDeque;
