@@ -4,11 +4,11 @@
 //! Statement: name, SHA-256, how it was made   --sign-->   Envelope (JSON)   --verify-->   Statement
 //! ```
 //!
-//! An [`Envelope`] is one of DSSE 1.0 (Dead Simple Signing Envelope; secure-systems-lab/dsse,
-//! envelope.md and protocol.md), its payload a [`Statement`] of in-toto (in-toto/attestation, spec/v1), and its
-//! signature ECDSA over P-256 with SHA-256 (FIPS 186-5), in ASN.1 (RFC 3279, section 2.2.3). Other tools that
-//! know these check it as well. Private keys are PKCS #8 (RFC 5958) and public ones SubjectPublicKeyInfo
-//! (RFC 5280), both as PEM (RFC 7468).
+//! An [`Envelope`] is one of DSSE 1.0 (Dead Simple Signing Envelope; secure-systems-lab/dsse, envelope.md and
+//! protocol.md), its payload a [`Statement`] of in-toto (in-toto/attestation, spec/v1), and its signature
+//! ECDSA over P-256 with SHA-256 (FIPS 186-5), in ASN.1 (RFC 3279, section 2.2.3). Other tools that know
+//! these check it as well. Private keys are PKCS #8 (RFC 5958) and public ones SubjectPublicKeyInfo (RFC
+//! 5280), both as PEM (RFC 7468).
 //!
 //! An envelope is hostile until it is verified: what it says of itself, its key's name too, is believed only
 //! when a signature fits a key that the caller has named.
