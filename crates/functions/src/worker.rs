@@ -119,7 +119,7 @@ impl Worker {
         self.complete(line, number, &done);
         // The dispatcher cleans all others.
         if submission.cell == 0 {
-            self.clean(cell);
+            self.clean(cell, how);
         }
     }
 
@@ -299,7 +299,7 @@ impl Worker {
 
     /// Makes cell 0 as it was.
     #[inline]
-    fn clean(&self, cell: Cell) {
+    fn clean(&self, cell: Cell, how: u64) {
         // SAFETY: no function runs.
         let header = unsafe { header(cell) };
         let heap = cell.begin + HEAP as u64;
@@ -310,7 +310,8 @@ impl Worker {
         };
         // SAFETY: the cell's own memory.
         unsafe { ptr::write_bytes(heap as *mut u8, 0, used) };
-        if header.log_bytes != 0 {
+        // One that did not return may have been within its first line.
+        if header.log_bytes != 0 || how != enter::RETURNED {
             let log = (cell.begin as *mut u8).wrapping_add(LOG);
             // SAFETY: as above.
             unsafe { ptr::write_bytes(log, 0, LOG_BYTES) };
