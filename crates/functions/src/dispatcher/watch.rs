@@ -26,7 +26,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 impl<T> Dispatcher<T> {
     /// Stops a function that is beyond its budget.
     pub(super) fn watch(&mut self, at: usize, now_ns: u64) {
-        let Some(_) = self.watched_ns(at).filter(|until| *until <= now_ns) else { return };
+        if self.watched_ns(at).is_none_or(|until| until > now_ns) {
+            return;
+        }
         let seat = &mut self.seats[at];
         let Some(front) = seat.flying.front() else { return };
         let call = &mut self.calls[front.call.at()];

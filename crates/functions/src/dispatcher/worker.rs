@@ -23,11 +23,11 @@ use crate::worker::{STOP, Start};
 pub struct Worker {
     child: Child,
     pidfd: OwnedFd,
-    ring: *const Ring,
+    /// The ring, and the payloads behind it.
+    shared: Mapping,
     /// The next submission's number, and that of the first without a completion.
     next: u32,
     oldest: u32,
-    payloads: *mut u8,
     memory: OwnedFd,
     layout: Layout,
 }
@@ -41,6 +41,7 @@ impl Worker {
         let Memory { layout, store, bell } = *shared;
         let memory = rustix::fs::memfd_create("partywall-worker", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&memory, WORKER_BYTES)?;
+        let ring = Mapping::new(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
         let bell = bell.file.as_raw_fd();
         let descriptors = [memory.as_raw_fd(), store.file().as_raw_fd(), bell];
         let start = Start {
@@ -77,19 +78,28 @@ impl Worker {
         };
         // SAFETY: system calls and nothing else.
         unsafe { command.pre_exec(before) };
-        let child = command.spawn()?;
+        let mut child = command.spawn()?;
         let pid = rustix::process::Pid::from_child(&child);
-        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-        let at = map(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
-        let ring = at.cast::<Ring>().cast_const();
-        let payloads = at.wrapping_add(RING_BYTES as usize);
-        Ok(Self { child, pidfd, ring, next: 1, oldest: 1, payloads, memory, layout })
+        match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+            Ok(pidfd) => {
+                Ok(Self { child, pidfd, shared: ring, next: 1, oldest: 1, memory, layout })
+            }
+            Err(why) => {
+                end(&mut child);
+                Err(why.into())
+            }
+        }
     }
 
     #[inline(always)]
     fn ring(&self) -> &Ring {
         // SAFETY: mapped for as long as this lives, and all of it is atomic.
-        unsafe { &*self.ring }
+        unsafe { &*self.shared.at.cast::<Ring>() }
+    }
+
+    #[inline(always)]
+    fn payload(&self, at: u32) -> *mut u8 {
+        self.shared.at.wrapping_add(RING_BYTES as usize + at as usize * GRAIN)
     }
 
     /// Whether there is a slot for another submission.
@@ -156,7 +166,7 @@ impl Worker {
 
     /// Copies bytes into the payloads.
     pub fn write(&self, at: u32, bytes: &[u8]) {
-        let to = self.payloads.wrapping_add(at as usize * GRAIN);
+        let to = self.payload(at);
         assert!(
             at as usize * GRAIN + bytes.len() <= PAYLOAD_BYTES as usize,
             "outside the payloads"
@@ -167,7 +177,7 @@ impl Worker {
 
     /// Copies bytes out of the payloads, which the worker may be changing.
     pub fn read(&self, at: u32, bytes: usize) -> Vec<u8> {
-        let from = self.payloads.wrapping_add(at as usize * GRAIN);
+        let from = self.payload(at);
         assert!(at as usize * GRAIN + bytes <= PAYLOAD_BYTES as usize, "outside the payloads");
         let mut to = vec![0; bytes];
         // SAFETY: within what is mapped, and read once.
@@ -196,11 +206,14 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // One that has ended is only waited for.
-        let _ended = self.child.kill();
-        let _ended = self.child.wait();
-        unmap(self.ring.cast_mut().cast(), RING_BYTES + PAYLOAD_BYTES);
+        end(&mut self.child);
     }
+}
+
+/// Kills a process; one that has ended is only waited for.
+fn end(child: &mut Child) {
+    let _ended = child.kill();
+    let _ended = child.wait();
 }
 
 /// What workers of a dispatcher share.
@@ -218,11 +231,8 @@ pub struct Memory<'a> {
 #[derive(Debug)]
 pub struct Bell {
     file: OwnedFd,
-    word: *mut Word,
+    word: Mapping,
 }
-
-// SAFETY: the word is atomic and belongs to the bell as long as it lives.
-unsafe impl Send for Bell {}
 
 impl Bell {
     /// A word in memory of its own.
@@ -232,34 +242,37 @@ impl Bell {
     pub fn new() -> io::Result<Self> {
         let file = rustix::fs::memfd_create("partywall-bell", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, PAGE)?;
-        let word = map(file.as_fd(), PAGE)?.cast();
+        let word = Mapping::new(file.as_fd(), PAGE)?;
         Ok(Self { file, word })
     }
 
     pub(crate) fn word(&self) -> &Word {
         // SAFETY: mapped as long as this lives, and all of it is atomic.
-        unsafe { &*self.word }
+        unsafe { &*self.word.at.cast::<Word>() }
     }
 }
 
-impl Drop for Bell {
+/// The begin of a file, to be read and written; it is unmapped when this is dropped.
+#[derive(Debug)]
+struct Mapping {
+    at: *mut u8,
+    bytes: usize,
+}
+
+impl Mapping {
+    fn new(file: BorrowedFd<'_>, bytes: u64) -> io::Result<Self> {
+        let (rights, bytes) = (ProtFlags::READ | ProtFlags::WRITE, bytes as usize);
+        let (anywhere, shared) = (std::ptr::null_mut(), MapFlags::SHARED);
+        // SAFETY: where nothing is.
+        let at = unsafe { rustix::mm::mmap(anywhere, bytes, rights, shared, file, 0)? };
+        Ok(Self { at: at.cast(), bytes })
+    }
+}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
-        unmap(self.word.cast(), PAGE);
+        // SAFETY: what `new` has mapped, of which all references borrow from this.
+        let unmapped = unsafe { rustix::mm::munmap(self.at.cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
-}
-
-/// Maps the begin of a file, anywhere, to be read and written.
-fn map(file: BorrowedFd<'_>, bytes: u64) -> io::Result<*mut u8> {
-    let rights = ProtFlags::READ | ProtFlags::WRITE;
-    let (anywhere, shared) = (std::ptr::null_mut(), MapFlags::SHARED);
-    // SAFETY: where nothing is.
-    let at = unsafe { rustix::mm::mmap(anywhere, bytes as usize, rights, shared, file, 0)? };
-    Ok(at.cast())
-}
-
-/// Unmaps what [`map`] has mapped, from which nothing borrows any more.
-fn unmap(at: *mut u8, bytes: u64) {
-    // SAFETY: the caller's word.
-    let unmapped = unsafe { rustix::mm::munmap(at.cast(), bytes as usize) };
-    debug_assert!(unmapped.is_ok(), "{unmapped:?}");
 }
