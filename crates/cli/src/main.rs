@@ -7,6 +7,7 @@ mod compose;
 mod coordinator;
 mod doctor;
 mod domain;
+mod functions;
 mod isolation;
 mod launcher;
 mod links;
@@ -121,6 +122,12 @@ enum Command {
         #[command(subcommand)]
         order: domain::Order,
     },
+    /// Write, deploy, call and serve functions.
+    #[command(after_help = functions::HELP)]
+    Fn {
+        #[command(subcommand)]
+        order: functions::Order,
+    },
     /// Print what a shell needs to complete these commands.
     Completions {
         /// The shell.
@@ -128,6 +135,18 @@ enum Command {
     },
     /// Print this help as a manual page.
     Manual,
+    /// Build one function in a sandbox, whose builder starts this.
+    #[command(hide = true, name = functions::SANDBOX)]
+    FnSandbox {
+        /// Its role.
+        role: String,
+    },
+    /// Run functions, whose dispatcher starts this.
+    #[command(hide = true, name = functions::WORKER)]
+    FnWorker {
+        /// What it is started with.
+        start: String,
+    },
     /// Hold the domains of one `up`, which starts this.
     #[command(hide = true)]
     Launcher {
@@ -162,6 +181,9 @@ fn main() -> ExitCode {
         Command::Watch(arguments) => links::watch(&arguments),
         Command::Ps(arguments) => ps::run(&arguments),
         Command::Domain { order } => domain::run(&order),
+        Command::Fn { order } => functions::run(&order),
+        Command::FnSandbox { role } => Ok(partywall_functions::sandbox::main(&role).into()),
+        Command::FnWorker { start } => Err(partywall_functions::worker::main(&start).into()),
         Command::Completions { shell } => completions(shell),
         Command::Manual => manual(),
         Command::Launcher { isolation } => launcher::run(isolation),

@@ -69,6 +69,20 @@ pub struct Finished {
     pub cpu: Duration,
 }
 
+impl Finished {
+    /// The log lines: each is behind its length, as a u32 in little-endian order. What does not fit ends
+    /// them.
+    pub fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.log[..];
+        std::iter::from_fn(move || {
+            let (bytes, behind) = rest.split_first_chunk::<4>()?;
+            let (line, behind) = behind.split_at_checked(u32::from_le_bytes(*bytes) as usize)?;
+            rest = behind;
+            Some(line)
+        })
+    }
+}
+
 /// Who is told of a call's end.
 pub type Told = Box<dyn FnOnce(Finished) + Send>;
 
@@ -156,6 +170,13 @@ impl Callee {
 /// Who owns functions.
 #[derive(Debug, Clone)]
 pub struct OwnerHandle(Arc<OwnerCalls>);
+
+impl OwnerHandle {
+    /// The owner's number.
+    pub fn number(&self) -> Owner {
+        self.0.owner
+    }
+}
 
 /// The calls of an owner that are not over, and the most that there may be.
 #[derive(Debug)]
@@ -308,7 +329,7 @@ impl Runtime {
     }
 
     /// Registers a function of an owner: see [`Dispatcher::register`]. The owner in `registration` is this
-    /// one, whatever it was.
+    /// one ([`OwnerHandle::number`]).
     ///
     /// # Errors
     /// The thread has ended.
@@ -317,7 +338,7 @@ impl Runtime {
         owner: &OwnerHandle,
         mut registration: Registration,
     ) -> Result<Callee, Ended> {
-        registration.owner = owner.0.owner;
+        registration.owner = owner.number();
         let id = self.change(|dispatcher| dispatcher.register(registration))?;
         Ok(Callee { id, owner: owner.0.clone() })
     }

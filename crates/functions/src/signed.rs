@@ -62,6 +62,7 @@ pub enum SignedError {
 pub struct Signed {
     name: String,
     made: Made,
+    key: String,
     image: Image,
     envelope: Vec<u8>,
 }
@@ -73,7 +74,7 @@ impl Signed {
         let predicate_type = PREDICATE.into();
         let statement = Statement { name, digest, predicate_type, predicate: made.clone() };
         let envelope = statement.sign(key);
-        Self { name: statement.name, made, image, envelope }
+        Self { name: statement.name, made, key: key.public().id(), image, envelope }
     }
 
     /// As bytes.
@@ -90,10 +91,10 @@ impl Signed {
     pub fn from_bytes(bytes: &[u8], keys: &[PublicKey]) -> Result<Self, SignedError> {
         let (envelope, packed) = parts(bytes).map_err(SignedError::Malformed)?;
         let digest = Sha256::digest(packed).into();
-        let statement = Statement::verify(envelope, keys, PREDICATE, digest)?;
+        let (statement, key) = Statement::verify(envelope, keys, PREDICATE, digest)?;
         let image = Image::unpack(packed)?;
         let (envelope, Statement { name, predicate: made, .. }) = (envelope.to_vec(), statement);
-        Ok(Self { name, made, image, envelope })
+        Ok(Self { name, made, key: key.id(), image, envelope })
     }
 
     /// The function's name, as it was signed.
@@ -104,6 +105,11 @@ impl Signed {
     /// What it was made of.
     pub fn made(&self) -> &Made {
         &self.made
+    }
+
+    /// The id of the key that has signed it.
+    pub fn key(&self) -> &str {
+        &self.key
     }
 
     /// The image.

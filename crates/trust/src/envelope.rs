@@ -79,15 +79,15 @@ impl Envelope {
         Self { kind: kind.into(), payload, signatures: vec![(key.public().id(), signature)] }
     }
 
-    /// The bytes, if they are of this type and one of these keys has signed them.
+    /// The bytes, if they are of this type and one of these keys has signed them, and that key.
     ///
     /// # Errors
     /// [`EnvelopeError`]
-    pub fn verify(
+    pub fn verify<'k>(
         &self,
         expected: &'static str,
-        keys: &[PublicKey],
-    ) -> Result<&[u8], EnvelopeError> {
+        keys: &'k [PublicKey],
+    ) -> Result<(&[u8], &'k PublicKey), EnvelopeError> {
         let bytes = encoded(&self.kind, &self.payload);
         // The names say which key to try, and no more than that.
         let key = |name: &str| keys.iter().find(|key| key.id() == name);
@@ -96,7 +96,7 @@ impl Envelope {
             match key(name) {
                 Some(key) if key.fits(&bytes, signature) => {
                     return if self.kind == expected {
-                        Ok(&self.payload)
+                        Ok((&self.payload, key))
                     } else {
                         Err(EnvelopeError::Type { expected, found: self.kind.clone() })
                     };
@@ -175,7 +175,7 @@ mod tests {
         let json = Envelope::sign(KIND, b"hello".to_vec(), &key).to_json();
         let envelope = Envelope::from_json(&json).unwrap();
         let trusted = [other.public(), key.public()];
-        assert_eq!(envelope.verify(KIND, &trusted).unwrap(), b"hello");
+        assert_eq!(envelope.verify(KIND, &trusted).unwrap(), (&b"hello"[..], &trusted[1]));
         let untrusted = EnvelopeError::Untrusted(vec![key.public().id()]);
         assert_eq!(envelope.verify(KIND, &trusted[..1]).unwrap_err(), untrusted);
         assert_eq!(envelope.verify(KIND, &[]).unwrap_err(), untrusted);
@@ -216,7 +216,7 @@ mod tests {
                 _ => changed.insert(at, b" \"\\{}[]0aZ="[random.below(11)]),
             }
             let read = Envelope::from_json(&changed);
-            if let Ok(payload) =
+            if let Ok((payload, _)) =
                 read.as_ref().map_err(Clone::clone).and_then(|e| e.verify(KIND, &keys))
             {
                 assert_eq!(payload, b"hello");

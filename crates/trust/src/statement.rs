@@ -98,18 +98,18 @@ impl<P: Serialize> Statement<P> {
 
 impl<P: DeserializeOwned> Statement<P> {
     /// The statement of this type that is in an envelope, if one of these keys has signed it and it is about
-    /// bytes with this digest.
+    /// bytes with this digest, and that key.
     ///
     /// # Errors
     /// [`StatementError`]
-    pub fn verify(
+    pub fn verify<'k>(
         envelope: &[u8],
-        keys: &[PublicKey],
+        keys: &'k [PublicKey],
         predicate_type: &str,
         digest: [u8; 32],
-    ) -> Result<Self, StatementError> {
+    ) -> Result<(Self, &'k PublicKey), StatementError> {
         let envelope = Envelope::from_json(envelope)?;
-        let bytes = envelope.verify(TYPE, keys)?;
+        let (bytes, key) = envelope.verify(TYPE, keys)?;
         let bad = StatementError::Malformed;
         // Its type first: what another type says of its predicate is of no interest.
         let any: Json<serde_json::Value> =
@@ -132,7 +132,7 @@ impl<P: DeserializeOwned> Statement<P> {
         let predicate = serde_json::from_value(any.predicate);
         let predicate = predicate.map_err(|e| bad(format!("its predicate: {e}")))?;
         let name = subject.name.clone();
-        Ok(Self { name, digest, predicate_type: any.predicate_type, predicate })
+        Ok((Self { name, digest, predicate_type: any.predicate_type, predicate }, key))
     }
 
     /// That it is about something of this name.
@@ -162,8 +162,8 @@ mod tests {
     fn a_statement_is_read_as_it_was_signed() {
         let (key, other) = (SigningKey::generate(), SigningKey::generate());
         let (signed, keys) = (statement().sign(&key), [key.public()]);
-        let read = Statement::<Vec<u32>>::verify(&signed, &keys, KIND, [7; 32]).unwrap();
-        assert_eq!(read, statement());
+        let (read, by) = Statement::<Vec<u32>>::verify(&signed, &keys, KIND, [7; 32]).unwrap();
+        assert_eq!((&read, by), (&statement(), &keys[0]));
         assert_eq!(read.is_named("words"), Ok(()));
         let refused = read.is_named("word").unwrap_err().to_string();
         assert_eq!(refused, "the signature is for `words`, not for `word`");

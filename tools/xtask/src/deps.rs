@@ -24,11 +24,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-coordinator", &["partywall-shm", "partywall-abi"]),
     ("partywall", &["partywall-shm", "partywall-call", "partywall-guest", "partywall-abi"]),
     (
+        "partywall-fn-host",
+        &["partywall", "partywall-functions", "partywall-trust", "partywall-build"],
+    ),
+    (
         "partywall-cli",
         &[
             "partywall",
             "partywall-coordinator",
             "partywall-domain",
+            "partywall-fn-host",
+            "partywall-functions",
+            "partywall-trust",
             "partywall-shm",
             "partywall-abi",
         ],

@@ -1,0 +1,228 @@
+//! `partywall fn` as processes: hosts, and commands that ask them.
+
+mod rig;
+mod ways;
+
+use rig::{Rig, exists, me};
+
+const SHOUT: &str = "pub fn handle(request: Request<'_>) -> Reply {\n\
+     log!(\"{} bytes\", request.body().len());\n\
+     Ok(request.text()?.to_uppercase().into_bytes())\n}\n";
+
+/// A function that answers with this text.
+fn says(text: &str) -> String {
+    format!("pub fn handle(_: Request<'_>) -> Reply {{ Ok(b\"{text}\".to_vec()) }}\n")
+}
+
+#[test]
+fn a_function_is_written_tried_deployed_and_called() {
+    let rig = Rig::new();
+    let served = rig.serve("state", &[]);
+    assert!(rig.good(&["new", "shout"], "").contains("shout.rs"));
+    let again = rig.bad(&["new", "shout"], "");
+    assert!(again.0 == 1 && again.1.contains("there is such a file already"), "{again:?}");
+    let tried = rig.run(&["test", "shout.rs", "--request", "hello"], "");
+    assert_eq!(rig::text(&tried.stdout), "HELLO");
+    let said = rig::text(&tried.stderr);
+    assert!(said.contains("built in 1 try") && said.contains("log: a request with 5"), "{said}");
+    let deployed = rig.good(&["deploy", "shout.rs"], "");
+    assert!(deployed.starts_with(&format!("shout version 1 of {}: ", me())), "{deployed}");
+    assert_eq!(rig.good(&["invoke", "shout"], "hello"), "HELLO");
+    let invoked = rig.run(&["invoke", "shout", "--request", "you", "--verbose"], "");
+    assert_eq!(rig::text(&invoked.stdout), "YOU");
+    let said = rig::text(&invoked.stderr);
+    let call = said.lines().find_map(|line| line.strip_prefix("call: ")).unwrap().to_owned();
+    let log = rig.good(&["logs", "shout", "--call", &call], "");
+    assert!(log.ends_with(&format!(" {call} a request with 3 bytes\n")), "{log}");
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert_eq!(rig.good(&["logs", "shout"], "").lines().count(), 2);
+    let listed = rig.good(&["ls"], "");
+    let row: Vec<_> = listed.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..6], ["shout", "1", &me(), "owner", "loaded", "2"], "{listed}");
+    let nobody = rig.bad(&["invoke", "other"], "");
+    assert!(nobody.0 == 69 && nobody.1.contains("there is no function `other`"), "{nobody:?}");
+    assert_eq!(served.stop(), 0);
+    let gone = rig.bad(&["invoke", "shout"], "");
+    assert!(gone.0 != 0 && gone.1.contains("functions"), "{gone:?}");
+}
+
+#[test]
+fn errors_of_the_compiler_are_the_same_here_and_there() {
+    let rig = Rig::new();
+    let _served = rig.serve("state", &[]);
+    let unknown = "pub fn handle(r: Request<'_>) -> Reply {\n    Ok(r.nothing())\n}\n";
+    let forbidden = "pub fn handle(_: Request<'_>) -> Reply {\n    unsafe { panic!() }\n}\n";
+    for (name, source, said) in [
+        ("unknown", unknown, "main.rs:2:10"),
+        ("forbidden", forbidden, "main.rs:2"),
+        ("none", "pub fn other() {}\n", "no function to call"),
+    ] {
+        let file = rig.file(&format!("{name}.rs"), source);
+        let here = rig.bad(&["test", &file], "");
+        let there = rig.bad(&["deploy", &file], "");
+        assert_eq!((here.0, there.0), (1, 64 + 3), "{here:?} {there:?}");
+        assert!(here.1.contains(said) && there.1.contains(said), "{here:?} {there:?}");
+        // But for who says it and the indentation.
+        let words = |text: &str, before: &str| {
+            let text = text.strip_prefix(before).unwrap_or_else(|| panic!("{text}"));
+            text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            words(&here.1, "partywall: "),
+            words(&there.1, "partywall: fn deploy: INVALID_ARGUMENT: ")
+        );
+        for host in ["/build", "/toolchain", "/root", "/work", "/tmp", "/home"] {
+            assert!(!there.1.contains(host), "{host}: {}", there.1);
+        }
+    }
+    assert_eq!(rig.good(&["ls"], "").lines().count(), 1, "what is not built is no version");
+}
+
+#[test]
+fn versions_are_rolled_back_with_their_parameters() {
+    let rig = Rig::new();
+    let served = rig.serve("state", &[]);
+    let source = "pub fn handle(r: Request<'_>) -> Reply {\n\
+         let of = |name| r.parameter(name).unwrap_or(b\"-\").to_vec();\n\
+         Ok([of(\"colour\"), of(\"key\")].join(&b' '))\n}\n";
+    let secret = rig.file("secret", "s3cret");
+    let key = format!("key=@{secret}");
+    rig.deploy("paint", source, &["--param", "colour=red", "--secret", &key]);
+    rig.deploy("paint", source, &["--param", "colour=blue", "--budget", "5ms"]);
+    assert_eq!(rig.good(&["invoke", "paint"], ""), "blue -");
+    let listed = rig.good(&["ls", "--versions"], "");
+    assert!(!listed.contains("s3cret") && !listed.contains("blue"), "{listed}");
+    let rows: Vec<Vec<_>> = listed.lines().map(|row| row.split_whitespace().collect()).collect();
+    assert_eq!((rows[1][1], rows[1][4], rows[1][7], rows[1][8]), ("2*", "5000us", "colour", "-"));
+    assert_eq!((rows[2][1], rows[2][8]), ("1", "key"));
+    assert_eq!(rows[1][5], rows[2][5], "the same sources");
+    assert!(rig.good(&["rollback", "paint"], "").starts_with("paint version 1 of "));
+    assert_eq!(rig.good(&["invoke", "paint"], ""), "red s3cret");
+    let none = rig.bad(&["rollback", "paint"], "");
+    assert!(none.0 == 64 + 9 && none.1.contains("it has 1, 2"), "{none:?}");
+    rig.good(&["rollback", "paint", "2"], "");
+    assert_eq!(served.stop(), 0);
+    // Another host finds what the last one had.
+    let _served = rig.serve("state", &[]);
+    assert_eq!(rig.good(&["invoke", "paint"], ""), "blue -");
+    rig.good(&["rm", "paint"], "");
+    assert_eq!(rig.bad(&["invoke", "paint"], "").0, 69);
+    assert_eq!(rig.good(&["ls"], "").lines().count(), 1);
+}
+
+#[test]
+fn a_deployment_is_whole_or_not_there_whenever_a_host_dies() {
+    let rig = Rig::new();
+    let mut least = 0;
+    let rounds = partywall_testkit::trials(30).clamp(3, 30) as u32;
+    for round in 0..rounds {
+        let served = rig.serve("state", &[]);
+        if round > 0 {
+            let said: u32 = rig.good(&["invoke", "f"], "").parse().unwrap();
+            assert!(said >= least, "{said} is older than {least}, which was deployed");
+            least = said;
+        }
+        // One that is acknowledged, and one under way when the host dies.
+        let next = least + 1;
+        rig.deploy("f", &says(&next.to_string()), &[]);
+        assert_eq!(rig.good(&["invoke", "f"], ""), next.to_string());
+        least = next;
+        let file = rig.file("f.rs", &says(&(next + 1).to_string()));
+        let mut under_way = rig.command(&["deploy", &file]).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(u64::from(round) * 37 % 900));
+        served.kill();
+        under_way.wait().unwrap();
+    }
+}
+
+#[test]
+fn calls_have_one_version_or_the_other_while_it_changes() {
+    let rig = Rig::new();
+    let _served = rig.serve("state", &[]);
+    rig.deploy("f", &says("0"), &[]);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            let mut seen = Vec::new();
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                seen.push(rig.good(&["invoke", "f"], "").parse::<u32>().unwrap());
+            }
+            seen
+        });
+        for version in 1..4 {
+            rig.deploy("f", &says(&version.to_string()), &[]);
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        calls.join().unwrap()
+    });
+    assert!(seen.is_sorted() && seen.len() > 3 && seen[0] == 0, "{seen:?}");
+    assert_eq!(rig.good(&["invoke", "f"], ""), "3");
+}
+
+#[test]
+fn images_go_to_hosts_that_trust_their_key() {
+    let rig = Rig::new();
+    let sender = rig.serve("one", &[]);
+    rig.deploy("shout", SHOUT, &[]);
+    rig.good(&["pull", "shout", "--output", "shout.pwfn"], "");
+    sender.stop();
+    // A host without a compiler.
+    let without = ["--rustc", "/nonexistent/rustc"];
+    let receiver = rig.serve("two", &without);
+    assert!(
+        receiver.said.iter().any(|line| line.contains("only signed images")),
+        "{receiver:?}",
+        receiver = receiver.said
+    );
+    let built = rig.bad(&["deploy", "shout.rs"], "");
+    assert!(built.0 == 64 + 9 && built.1.contains("has no compiler"), "{built:?}");
+    let untrusted = rig.bad(&["push", "shout.pwfn"], "");
+    assert!(untrusted.0 == 64 + 9 && untrusted.1.contains("key"), "{untrusted:?}");
+    receiver.stop();
+    std::fs::create_dir(rig.path("two/trusted")).unwrap();
+    std::fs::copy(rig.path("one/builder.pub"), rig.path("two/trusted/one.pub")).unwrap();
+    let _receiver = rig.serve("two", &without);
+    let renamed = rig.bad(&["push", "shout.pwfn", "--name", "other"], "");
+    assert!(renamed.1.contains("is signed as `shout`"), "{renamed:?}");
+    assert!(rig.good(&["push", "shout.pwfn"], "").starts_with("shout version 1 of "));
+    assert_eq!(rig.good(&["invoke", "shout"], "far"), "FAR");
+    let mut bytes = std::fs::read(rig.path("shout.pwfn")).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(rig.path("shout.pwfn"), bytes).unwrap();
+    let altered = rig.bad(&["push", "shout.pwfn"], "");
+    assert!(altered.0 == 64 + 9 && altered.1.contains("SHA-256"), "{altered:?}");
+}
+
+#[test]
+fn a_banned_function_is_called_by_nobody_until_it_is_not() {
+    let rig = Rig::new();
+    let served = rig.serve("state", &[]);
+    rig.deploy("shout", SHOUT, &[]);
+    rig.good(&["preload", "shout"], "");
+    assert!(rig.good(&["ls"], "").contains(" loaded "));
+    rig.good(&["ban", "shout"], "");
+    let banned = rig.bad(&["invoke", "shout"], "");
+    assert!(banned.0 == 64 + 7 && banned.1.contains("is banned"), "{banned:?}");
+    assert!(rig.good(&["ls"], "").contains(" banned "));
+    served.stop();
+    let _served = rig.serve("state", &[]);
+    assert_eq!(rig.bad(&["invoke", "shout"], "").0, 64 + 7, "another host keeps the ban");
+    rig.good(&["unban", "shout"], "");
+    assert_eq!(rig.good(&["invoke", "shout"], "again"), "AGAIN");
+}
+
+#[test]
+fn a_host_says_what_is_wrong_with_where_it_is_to_be() {
+    let rig = Rig::new();
+    let _served = rig.serve("state", &[]);
+    let taken = rig.bad(&["serve", "--directory", "state"], "");
+    assert!(taken.1.contains("another function host has this directory"), "{taken:?}");
+    let policy = rig.file("policy.toml", "[owner.x]\nrates = 1\n");
+    let wrong = rig.bad(&["serve", "--directory", "other", "--policy", &policy], "");
+    assert!(wrong.1.contains("[owner.\"x\"]: unknown field `rates`"), "{wrong:?}");
+    assert!(!exists(&rig.path("other")));
+    let nowhere = rig.path("none.sock").display().to_string();
+    let nowhere = rig.bad(&["serve", "--directory", "other", "--socket", &nowhere], "");
+    assert!(nowhere.1.contains("no coordinator at"), "{nowhere:?}");
+}

@@ -1,0 +1,190 @@
+//! A coordinator, a function host as a process, and commands that ask it.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use partywall_testkit::Host;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Lets this user serve functions, and call all of them; a service `echo` as well.
+const POLICY: &str = "[service.functions]\nregister = ['anyone']\n[service.functions.call]\n\
+                      anyone = ['*']\n[service.echo]\nregister = ['anyone']\n[service.echo.call]\n\
+                      anyone = ['*']\n";
+
+/// This user, as a policy names it.
+pub fn me() -> String {
+    format!("uid:{}", rustix::process::geteuid().as_raw())
+}
+
+/// A coordinator and a directory; both are gone with the value.
+pub struct Rig {
+    pub host: Host,
+    pub dir: tempfile::TempDir,
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        Self { host: Host::with(POLICY), dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file and says where it is.
+    pub fn file(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    /// A command `partywall fn`, asking the host.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partywall"));
+        command.arg("fn").args(arguments).current_dir(self.dir.path());
+        command.env("PARTYWALL_SOCKET", &self.host.socket);
+        command.env_remove("PARTYWALL_LOG").env_remove("RUST_LOG");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Its standard output, when it is given this as standard input and succeeds.
+    pub fn good(&self, arguments: &[&str], input: &str) -> String {
+        let out = self.run(arguments, input);
+        assert_eq!(out.status.code(), Some(0), "{arguments:?}: {}", text(&out.stderr));
+        text(&out.stdout)
+    }
+
+    /// Its exit status and standard error, when it fails.
+    pub fn bad(&self, arguments: &[&str], input: &str) -> (i32, String) {
+        let out = self.run(arguments, input);
+        assert_eq!(text(&out.stdout), "", "{arguments:?}");
+        (out.status.code().unwrap(), text(&out.stderr))
+    }
+
+    pub fn run(&self, arguments: &[&str], input: &str) -> Output {
+        let mut child = self.command(arguments).spawn().unwrap();
+        // One that fails early reads nothing.
+        let _unread = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    /// Starts a host with a registry of this name.
+    pub fn serve(&self, state: &str, arguments: &[&str]) -> Served {
+        Served::start(self.command(&["serve", "--directory", state]).args(arguments))
+    }
+
+    /// One with this policy, and HTTP.
+    pub fn serve_http(&self, policy: &str) -> (Served, SocketAddr) {
+        let file = self.file("policy.toml", policy);
+        let served = self.serve("state", &["--policy", &file, "--http", "127.0.0.1:0"]);
+        let address = served.address("calls at http://");
+        (served, address)
+    }
+
+    /// Deploys a function of one file.
+    pub fn deploy(&self, name: &str, source: &str, more: &[&str]) -> String {
+        let file = self.file(&format!("{name}.rs"), source);
+        self.good(&[&["deploy", &file][..], more].concat(), "")
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A host; it is killed with the value.
+pub struct Served {
+    child: Child,
+    pub said: Vec<String>,
+}
+
+impl Served {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut said = Vec::new();
+        loop {
+            let Some(Ok(line)) = lines.next() else {
+                let mut why = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+                panic!("the host has not started: {said:?} {why}");
+            };
+            let is_last = line == "ready";
+            said.push(line);
+            if is_last {
+                break;
+            }
+        }
+        Self { child, said }
+    }
+
+    pub fn address(&self, before: &str) -> SocketAddr {
+        let found = self.said.iter().find_map(|line| line.strip_prefix(before)?.strip_suffix('/'));
+        found.unwrap_or_else(|| panic!("{:?}", self.said)).parse().unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+
+    /// Ends it as Ctrl-C does; its exit status.
+    pub fn stop(mut self) -> i32 {
+        self.signal(Signal::INT);
+        self.child.wait().unwrap().code().unwrap()
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}
+
+/// An answer of HTTP.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+}
+
+/// One request, and its answer.
+pub fn http(address: SocketAddr, head: &str, body: &[u8]) -> Answer {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n").unwrap();
+    write!(stream, "content-length: {}\r\n\r\n", body.len()).unwrap();
+    // A host that refuses early does not read it.
+    let _unread = stream.write_all(body);
+    read(&mut stream)
+}
+
+pub fn read(stream: &mut TcpStream) -> Answer {
+    let mut all = Vec::new();
+    let _reset = stream.read_to_end(&mut all);
+    let all = text(&all);
+    let (head, body) = all.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{all:?}"));
+    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { code, head: head.to_owned(), body: body.to_owned() }
+}
+
+/// Whether a path is there.
+pub fn exists(path: &Path) -> bool {
+    path.try_exists().unwrap()
+}

@@ -1,0 +1,155 @@
+//! Ways in and out of a host: HTTP, limits, and services that functions call.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::rig::{Rig, http, me, read};
+use crate::{SHOUT, says};
+
+/// A policy by which anybody on the network may call, and more of this user's rules.
+fn open(more: &str) -> String {
+    format!("[owner.\"{}\"]\ncall = [\"network\"]\n{more}\n", me())
+}
+
+#[test]
+fn calls_over_http_have_the_codes_of_their_ends() {
+    let rig = Rig::new();
+    let (_served, at) = rig.serve_http(&open("budget_us = 20000"));
+    rig.deploy("shout", SHOUT, &[]);
+    rig.deploy("spin", "pub fn handle(_: Request<'_>) -> Reply { loop {} }\n", &[]);
+    rig.deploy("trip", "pub fn handle(_: Request<'_>) -> Reply { panic!(\"on purpose\") }\n", &[]);
+    let fails = "pub fn handle(r: Request<'_>) -> Reply {\n\
+         let code = r.text()?.parse().unwrap_or(2);\n\
+         Err(Error::new(Code::of(code), \"as asked\"))\n}\n";
+    rig.deploy("fail", fails, &[]);
+    let reply = http(at, "POST /shout", b"hello");
+    assert_eq!((reply.code, reply.body.as_str()), (200, "HELLO"));
+    let call = reply.header("partywall-call").unwrap();
+    assert!(rig.good(&["logs", "shout", "--call", call], "").contains("5 bytes"));
+    for (body, code) in [("3", 400), ("5", 404), ("7", 403), ("8", 429), ("12", 501), ("14", 503)] {
+        let failed = http(at, "POST /fail", body.as_bytes());
+        assert_eq!((failed.code, failed.body.as_str()), (code, "as asked\n"), "{body}");
+        assert_eq!(failed.header("partywall-status"), Some(body));
+    }
+    let spun = http(at, "POST /spin", b"");
+    assert!(spun.code == 504 && spun.body.contains("its budget is 20000 us"), "{spun:?}");
+    let tripped = http(at, "POST /trip", b"");
+    assert!(tripped.code == 500 && tripped.body.contains("on purpose"), "{tripped:?}");
+    assert!(rig.good(&["logs", "trip"], "").contains("ended: the function has panicked"));
+    assert_eq!(http(at, "POST /none", b"").code, 404);
+    assert_eq!(http(at, "POST /", b"").code, 404);
+    let got = http(at, "GET /shout", b"");
+    assert_eq!((got.code, got.header("allow")), (405, Some("POST")));
+    let wrong = http(at, "POST /shout HTTP/1.1\r\npartywall-timeout-ms: soon\r\nx: y", b"");
+    assert_eq!(wrong.code, 400, "{wrong:?}");
+    let long = http(at, "POST /shout", &vec![b'x'; (8 << 20) + 1]);
+    assert_eq!(long.code, 413, "{}", long.body);
+}
+
+#[test]
+fn who_may_not_call_a_function_is_told_that_there_is_none() {
+    let rig = Rig::new();
+    let closed = format!("[owner.\"{}\"]\n", me());
+    let (served, at) = rig.serve_http(&closed);
+    rig.deploy("shout", SHOUT, &[]);
+    let (unseen, none) = (http(at, "POST /shout", b""), http(at, "POST /other", b""));
+    assert_eq!((unseen.code, none.code), (404, 404));
+    assert_eq!(unseen.body.replace("shout", "other"), none.body);
+    // A policy that is read again counts at once.
+    rig.file("policy.toml", &open(""));
+    served.signal(Signal::HUP);
+    let until = Instant::now() + Duration::from_secs(10);
+    while http(at, "POST /shout", b"").code != 200 {
+        assert!(Instant::now() < until, "the policy is not read again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // One that is none changes nothing; an owner who is no more has no calls.
+    rig.file("policy.toml", "owner = 1");
+    served.signal(Signal::HUP);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(http(at, "POST /shout", b"").code, 200);
+    rig.file("policy.toml", "[owner.other]\ncall = [\"network\"]\n");
+    served.signal(Signal::HUP);
+    while http(at, "POST /shout", b"").code != 404 {
+        assert!(Instant::now() < until, "the policy is not read again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let denied = rig.bad(&["deploy", "shout.rs"], "");
+    assert!(denied.0 == 64 + 7 && denied.1.contains("may not deploy"), "{denied:?}");
+}
+
+#[test]
+fn beyond_an_owners_limits_is_429_and_resource_exhausted() {
+    let rig = Rig::new();
+    let (_served, at) =
+        rig.serve_http(&open("rate = 1\nburst = 2\nfunctions = 1\nbudget_us = 500"));
+    rig.deploy("f", &says("x"), &[]);
+    let answers: Vec<_> = (0..8).map(|_| http(at, "POST /f", b"")).collect();
+    let refused: Vec<_> = answers.iter().filter(|answer| answer.code == 429).collect();
+    assert!(refused.len() >= 4 && answers[0].code == 200, "{answers:?}");
+    let again = refused[0].header("retry-after").unwrap().parse::<u64>().unwrap();
+    assert!((1..=8).contains(&again), "{again}");
+    let over = rig.bad(&["invoke", "f"], "");
+    assert!(over.0 == 64 + 8 && over.1.contains("1 calls a second"), "{over:?}");
+    let file = rig.file("g.rs", &says("y"));
+    let full = rig.bad(&["deploy", &file], "");
+    assert!(full.0 == 64 + 8 && full.1.contains("its limit is 1"), "{full:?}");
+    let high = rig.bad(&["deploy", &rig.file("f.rs", &says("z")), "--budget", "2s"], "");
+    assert!(high.0 == 64 + 3 && high.1.contains("at most 1000000 us"), "{high:?}");
+}
+
+/// A function may call what its owner may: here the host itself, as a service that runs `shout`.
+#[test]
+fn a_function_calls_what_its_owners_rules_allow() {
+    let rig = Rig::new();
+    let allowed = "services = [\"functions/partywall.functions.v1.Functions/Invoke\"]";
+    let (_served, at) = rig.serve_http(&open(allowed));
+    rig.deploy("shout", SHOUT, &[]);
+    // The message `InvokeRequest { function: "shout", body: <request> }`, and its reply's body.
+    let asks = "pub fn handle(r: Request<'_>) -> Reply {\n\
+         let mut message = vec![10, 5];\n\
+         message.extend_from_slice(b\"shout\");\n\
+         message.extend([18, r.body().len() as u8]);\n\
+         message.extend_from_slice(r.body());\n\
+         let method = \"/partywall.functions.v1.Functions/METHOD\";\n\
+         Ok(partywall_fn::service::call(\"functions\", method, &message)?[2..].to_vec())\n}\n";
+    rig.deploy("ask", &asks.replace("METHOD", "Invoke"), &[]);
+    assert_eq!(rig.good(&["invoke", "ask"], "through"), "THROUGH");
+    assert_eq!(http(at, "POST /ask", b"both").body, "BOTH");
+    rig.deploy("list", &asks.replace("METHOD", "List"), &[]);
+    let denied = rig.bad(&["invoke", "list"], "");
+    assert!(
+        denied.0 == 64 + 7 && denied.1.contains("may not call functions/partywall"),
+        "{denied:?}"
+    );
+}
+
+#[test]
+fn a_slow_head_and_a_gone_caller_hold_nothing_up() {
+    use std::io::Write as _;
+    let rig = Rig::new();
+    let (_served, at) = rig.serve_http(&open("most_budget_us = 10000000"));
+    rig.deploy("shout", SHOUT, &[]);
+    rig.deploy("spin", "pub fn handle(_: Request<'_>) -> Reply { loop {} }\n", &["--budget", "8s"]);
+    let mut slow: Vec<_> = (0..50).map(|_| std::net::TcpStream::connect(at).unwrap()).collect();
+    for stream in &mut slow {
+        stream.write_all(b"POST /shout HTTP/1.1\r\nx: ").unwrap();
+    }
+    let begun = Instant::now();
+    let mut gone = std::net::TcpStream::connect(at).unwrap();
+    gone.write_all(b"POST /spin HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").unwrap();
+    // Its function runs by then.
+    std::thread::sleep(Duration::from_millis(300));
+    drop(gone);
+    assert_eq!(http(at, "POST /shout", b"ok").body, "OK");
+    assert!(begun.elapsed() < Duration::from_secs(6), "the function of who is gone is ended");
+    let timed = {
+        let mut stream = std::net::TcpStream::connect(at).unwrap();
+        let head =
+            "POST /spin HTTP/1.1\r\nhost: x\r\nconnection: close\r\npartywall-timeout-ms: 100\r\n";
+        write!(stream, "{head}content-length: 0\r\n\r\n").unwrap();
+        read(&mut stream)
+    };
+    assert!(timed.code == 504 && timed.body.contains("the call's time is over"), "{timed:?}");
+}

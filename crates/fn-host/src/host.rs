@@ -1,0 +1,615 @@
+//! A function host: what is deployed, and its calls.
+//!
+//! ```text
+//! deploy   -> policy -> build, or check of a signed image -> registry (one commit) -> dispatcher
+//! invoke   -> policy -> dispatcher -> end -> log
+//! start    -> registry -> functions that are known, and registered at their first call or by `register_all`
+//! ```
+//!
+//! A deployment is whole at its commit: before it, calls have the version before; behind it, those that come
+//! have the new one, and those that have begun go on with theirs. Changes of what is deployed come one after
+//! the other; builds go on beside them, one of each owner and as many as there are CPUs in all.
+//!
+//! When the host dies, what was committed is there for the next one; calls are not, nor are log lines.
+//!
+//! Who may not see a function is told that there is none.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use partywall_functions::builder::{Builder, Toolchain};
+use partywall_functions::dispatcher::{MESSAGE, Registration};
+use partywall_functions::runtime::{self, Callee, OwnerHandle, Report, Runtime, Ticket};
+use partywall_functions::sandbox::Limits as BuildLimits;
+use partywall_functions::signed::{Made, Signed};
+use partywall_functions::source::File;
+use tokio::sync::{OnceCell, Semaphore};
+use tonic::Status;
+
+use crate::checks::{self, Values};
+use crate::logs::{Line, Logs, Wanted, now_ms};
+use crate::outward::{Known, Outwards};
+use crate::policy::{Caller, Policy, Right, Rules};
+use crate::registry::{Deployed, Record, Registry, RegistryError};
+use crate::reply::{Reply, blocking, end, ended, of_build, of_registry};
+
+/// So many strikes ban a function.
+const STRIKES: u32 = 100;
+
+/// What a host is started with.
+#[derive(Debug)]
+pub struct Settings {
+    /// Where its registry is.
+    pub directory: PathBuf,
+    /// Who may do what.
+    pub policy: Policy,
+    /// The dispatcher and its workers.
+    pub runtime: runtime::Settings,
+    /// The compiler; without one only signed images are deployed.
+    pub rustc: PathBuf,
+    /// A program that calls [`partywall_functions::sandbox::main`] with its last argument.
+    pub sandbox: Vec<String>,
+    /// Where the coordinator is whose services functions call; looked for unless given.
+    pub coordinator: Option<PathBuf>,
+}
+
+/// Why a host does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Its registry.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The dispatcher.
+    #[error("the dispatcher of functions: {0}")]
+    Dispatcher(#[from] std::io::Error),
+}
+
+/// What is deployed.
+#[derive(Debug)]
+pub struct Deployment {
+    /// The function's name.
+    pub name: String,
+    /// Whose it is to be, where the caller is several owners; else empty.
+    pub owner: String,
+    /// Its code.
+    pub code: Code,
+    /// Microseconds of a CPU for each call; 0 is the owner's default.
+    pub budget_us: u64,
+    /// It may run twice for one call.
+    pub idempotent: bool,
+    /// Its parameters.
+    pub parameters: Values,
+    /// What is shown to nobody but the function.
+    pub secrets: Values,
+}
+
+/// The code of what is deployed.
+#[derive(Debug)]
+pub enum Code {
+    /// Sources.
+    Sources(Vec<File>),
+    /// A signed image.
+    Image(Vec<u8>),
+}
+
+/// A function, as it is listed.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// What is deployed.
+    pub record: Record,
+    /// Whose functions it may meet in one worker.
+    pub share: &'static str,
+    /// What is known of it since the host has started; none before it was registered.
+    pub report: Option<Report>,
+}
+
+/// A function that can be called.
+#[derive(Debug)]
+struct Live {
+    record: Record,
+    callee: Arc<OnceCell<Callee>>,
+}
+
+/// The host.
+#[derive(Debug)]
+pub struct Host {
+    registry: Registry,
+    runtime: Runtime,
+    known: Arc<Known>,
+    functions: RwLock<HashMap<String, Arc<Live>>>,
+    owners: Mutex<HashMap<String, OwnerHandle>>,
+    /// Changes of what is deployed come one after the other.
+    changes: tokio::sync::Mutex<()>,
+    builder: Result<Builder, String>,
+    compiler: String,
+    builds: Semaphore,
+    /// Owners for whom something is built.
+    building: Mutex<HashSet<String>>,
+    logs: Logs,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Host {
+    /// Starts the dispatcher, with the functions of the registry. To be called in a runtime of tokio's, which
+    /// has the calls that functions make.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(settings: Settings) -> Result<Arc<Self>, StartError> {
+        let Settings { directory, policy, runtime, rustc, sandbox, coordinator } = settings;
+        let registry = Registry::open(&directory)?;
+        let known = Arc::new(Known::new(policy));
+        let on = tokio::runtime::Handle::current();
+        let outwards = Outwards::new(known.clone(), coordinator, on);
+        let runtime = Runtime::start(runtime, Box::new(outwards))?;
+        let toolchain = Toolchain::of(&rustc).map_err(|error| error.to_string());
+        let compiler = toolchain.as_ref().map_or(String::new(), |found| found.version().into());
+        let builder = toolchain.map(|found| Builder::new(found, sandbox, BuildLimits::default()));
+        let functions = registry.all()?.into_iter();
+        let functions = functions.map(|(name, record)| (name, Arc::new(live(record))));
+        let functions = RwLock::new(functions.collect());
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Arc::new(Self {
+            registry,
+            runtime,
+            known,
+            functions,
+            owners: Mutex::default(),
+            changes: tokio::sync::Mutex::default(),
+            builder,
+            compiler,
+            builds: Semaphore::new(cpus),
+            building: Mutex::default(),
+            logs: Logs::default(),
+        }))
+    }
+
+    /// Why nothing can be built here, if so.
+    pub fn no_compiler(&self) -> Option<&str> {
+        self.builder.as_ref().err().map(String::as_str)
+    }
+
+    /// Another policy. What is deployed stays, and is called if the policy still has its owner.
+    ///
+    /// # Errors
+    /// UNAVAILABLE, when the dispatcher has ended.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), Status> {
+        for (owner, handle) in lock(&self.owners).iter() {
+            if let Some(rules) = policy.rules(owner) {
+                self.runtime.limit(handle, rules.limits).map_err(ended)?;
+            }
+        }
+        self.known.set_policy(policy);
+        Ok(())
+    }
+
+    /// The rules of a function's owner, if this caller has this right.
+    fn rules<R>(
+        &self,
+        (caller, right): (&Caller, Right),
+        name: &str,
+        with: impl FnOnce(&Rules, &Arc<Live>) -> R,
+    ) -> Result<R, Status> {
+        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        let live = functions.get(name).cloned();
+        drop(functions);
+        let policy = self.known.policy();
+        let found = live.and_then(|live| Some((policy.rules(&live.record.owner)?, live)));
+        match found.filter(|(rules, _)| rules.allow(right, caller)) {
+            Some((rules, live)) => Ok(with(rules, &live)),
+            None => Err(Status::not_found(format!(
+                "there is no function `{name}` {}; `partywall fn ls` shows those that there are",
+                match right {
+                    Right::Call => format!("that {caller} may call"),
+                    Right::Logs => format!("whose log {caller} may read"),
+                    Right::Ban => format!("that {caller} may ban"),
+                }
+            ))),
+        }
+    }
+
+    /// A function that its owner changes.
+    fn own(&self, caller: &Caller, name: &str) -> Result<(), Status> {
+        let is_owner = |rules: &Rules, _: &Arc<Live>| rules.is_owner(caller);
+        // Who may call it or read its log may know that it is there.
+        let seen = [Right::Call, Right::Logs, Right::Ban]
+            .iter()
+            .find_map(|right| self.rules((caller, *right), name, is_owner).ok());
+        match seen {
+            Some(true) => Ok(()),
+            Some(false) => Err(Status::permission_denied(format!(
+                "`{name}` is not a function of {caller}; only its owner changes it"
+            ))),
+            None => Err(Status::not_found(format!("there is no function `{name}` of {caller}"))),
+        }
+    }
+
+    /// Calls a function.
+    ///
+    /// # Errors
+    /// The function's own error with its code; NOT_FOUND; RESOURCE_EXHAUSTED beyond the owner's limits,
+    /// or for a request that is too long; DEADLINE_EXCEEDED when the deadline is over or the function has
+    /// used up its budget; PERMISSION_DENIED when it is banned; INTERNAL when it has done what no
+    /// function may.
+    pub async fn invoke(
+        self: &Arc<Self>,
+        caller: &Caller,
+        name: &str,
+        body: Vec<u8>,
+        deadline: Option<Instant>,
+    ) -> Result<Reply, Status> {
+        let live = self.rules((caller, Right::Call), name, |_, live| live.clone())?;
+        let deployed = &live.record.version().deployed;
+        let most = MESSAGE - checks::block_bytes(&deployed.parameters, &deployed.secrets);
+        if body.len() > most {
+            return Err(Status::resource_exhausted(format!(
+                "the request has {} bytes, and `{name}` takes {most} beside its parameters",
+                body.len()
+            )));
+        }
+        let callee = self.callee(name, &live).await?;
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let (host, owner, function) =
+            (Arc::downgrade(self), live.record.owner.clone(), name.to_owned());
+        let ticket = self.runtime.call(&callee, body, deadline, move |finished| {
+            let finished = end(finished);
+            if let Some(host) = host.upgrade() {
+                host.logs.write(&owner, &function, finished.call, &finished.log);
+            }
+            // Nobody waits any more when the caller is gone.
+            let _waits = done.send(finished.reply);
+        });
+        let mut cancel = CancelWhenDropped(Some(ticket));
+        let reply = is_done.await;
+        cancel.0 = None;
+        reply.unwrap_or_else(|_| Err(Status::unavailable("the function host ends")))
+    }
+
+    /// A function as the dispatcher knows it; registered now if it was not yet.
+    async fn callee(self: &Arc<Self>, name: &str, live: &Arc<Live>) -> Result<Callee, Status> {
+        if let Some(callee) = live.callee.get() {
+            return Ok(callee.clone());
+        }
+        let registered = live.callee.get_or_try_init(|| async {
+            let (host, live, name) = (self.clone(), live.clone(), name.to_owned());
+            let registered =
+                tokio::task::spawn_blocking(move || host.register(&name, &live.record));
+            registered.await.map_err(|error| Status::internal(error.to_string()))?
+        });
+        registered.await.cloned()
+    }
+
+    /// Registers a version with the dispatcher.
+    fn register(&self, name: &str, record: &Record) -> Result<Callee, Status> {
+        let deployed = &record.version().deployed;
+        let image = self.registry.image(name, deployed.image).map_err(of_registry)?;
+        let owner = self.owner(&record.owner)?;
+        let registration = Registration {
+            name: name.into(),
+            owner: owner.number(),
+            image: Arc::new(image),
+            parameters: checks::block(&deployed.parameters, &deployed.secrets),
+            budget: std::time::Duration::from_micros(deployed.budget_us),
+            idempotent: deployed.idempotent,
+            strikes: STRIKES,
+        };
+        let callee = self.runtime.register(&owner, registration).map_err(ended)?;
+        self.known.add(callee.id(), &record.owner);
+        if record.is_banned {
+            self.runtime.ban(callee.id(), true).map_err(ended)?;
+        }
+        Ok(callee)
+    }
+
+    fn owner(&self, owner: &str) -> Result<OwnerHandle, Status> {
+        let mut owners = lock(&self.owners);
+        if let Some(handle) = owners.get(owner) {
+            return Ok(handle.clone());
+        }
+        let limits = self.known.policy().rules(owner).map(|rules| rules.limits);
+        let handle = self.runtime.add_owner(limits.unwrap_or_default()).map_err(ended)?;
+        owners.insert(owner.into(), handle.clone());
+        Ok(handle)
+    }
+
+    /// Registers all functions that are not, so that no first call pays for it.
+    pub async fn register_all(self: &Arc<Self>) {
+        let all: Vec<_> = {
+            let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+            functions.iter().map(|(name, live)| (name.clone(), live.clone())).collect()
+        };
+        for (name, live) in all {
+            if let Err(status) = self.callee(&name, &live).await {
+                tracing::warn!("`{name}` cannot be called: {}", status.message());
+            }
+        }
+    }
+
+    /// Deploys a version, which is called from then on; how many tries its build took.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED for who is no owner; INVALID_ARGUMENT with what is wrong with name or sources;
+    /// RESOURCE_EXHAUSTED beyond the owner's limits; FAILED_PRECONDITION without a compiler, or for an image
+    /// of an unknown key.
+    pub async fn deploy(
+        self: &Arc<Self>,
+        caller: &Caller,
+        deployment: Deployment,
+    ) -> Result<(Record, u32), Status> {
+        let Deployment { name, owner, code, budget_us, idempotent, parameters, secrets } =
+            deployment;
+        checks::name(&name)?;
+        let policy = self.known.policy();
+        let rules = policy.deployer(caller, &owner).map_err(Status::permission_denied)?;
+        let most_us = rules.budgets[1].as_micros() as u64;
+        let budget_us =
+            if budget_us == 0 { rules.budgets[0].as_micros() as u64 } else { budget_us };
+        if budget_us > most_us {
+            return Err(Status::invalid_argument(format!(
+                "the budget is {budget_us} us, and functions of `{}` have at most {most_us} us",
+                rules.owner
+            )));
+        }
+        checks::values(&parameters, &secrets)?;
+        let (image, tries) = match code {
+            Code::Sources(files) => self.build(&rules.owner, &name, files).await?,
+            Code::Image(bytes) => (self.checked(&name, bytes).await?, 0),
+        };
+        let (made, key) = (image.made().clone(), image.key().to_owned());
+        let deployed = Deployed {
+            image: [0; 32],
+            image_bytes: 0,
+            sources: made.sources,
+            key,
+            deployed_ms: now_ms(),
+            budget_us,
+            idempotent,
+            parameters,
+            secrets,
+        };
+        let (owner, room, of_name) = (rules.owner.clone(), rules.room, name.clone());
+        let _one = self.changes.lock().await;
+        let host = self.clone();
+        let record = blocking(move || {
+            let bytes = image.to_bytes();
+            host.registry.deploy((&of_name, &owner), deployed, &bytes, room).map_err(of_registry)
+        })
+        .await?;
+        self.publish(&name, record.clone()).await?;
+        Ok((record, tries))
+    }
+
+    /// From here on calls have the current version of this record.
+    async fn publish(self: &Arc<Self>, name: &str, record: Record) -> Result<(), Status> {
+        let live = Arc::new(live(record));
+        // Before it is published, so that no caller waits for it.
+        self.callee(name, &live).await?;
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        let before = functions.insert(name.to_owned(), live);
+        drop(functions);
+        if let Some(callee) = before.as_deref().and_then(|live| live.callee.get()) {
+            self.known.forget(callee.id());
+        }
+        Ok(())
+    }
+
+    async fn build(
+        self: &Arc<Self>,
+        owner: &str,
+        name: &str,
+        files: Vec<File>,
+    ) -> Result<(Signed, u32), Status> {
+        checks::files(&files)?;
+        if let Err(why) = &self.builder {
+            return Err(Status::failed_precondition(format!(
+                "this host builds nothing, for it has no compiler ({why}); deploy a signed image, as \
+                 `partywall fn pull` gives it"
+            )));
+        }
+        if !lock(&self.building).insert(owner.to_owned()) {
+            return Err(Status::resource_exhausted(format!(
+                "a function of `{owner}` is being built, and an owner has one build at a time; try again \
+                 when it is done"
+            )));
+        }
+        let _building = Building { host: self, owner };
+        let _permit = self.builds.acquire().await.map_err(|e| Status::internal(e.to_string()))?;
+        let (host, name) = (self.clone(), name.to_owned());
+        blocking(move || {
+            let Ok(builder) = &host.builder else {
+                return Err(Status::internal("there is no builder any more"));
+            };
+            let built = builder.build(&files).map_err(|error| of_build(&error))?;
+            let (made, tries) = (Made::of(&built, &host.compiler), built.tries);
+            Ok((Signed::new(&name, built.image, made, host.registry.key()), tries))
+        })
+        .await
+    }
+
+    /// An image that somebody has sent.
+    async fn checked(self: &Arc<Self>, name: &str, bytes: Vec<u8>) -> Result<Signed, Status> {
+        let host = self.clone();
+        let signed = blocking(move || {
+            Signed::from_bytes(&bytes, host.registry.trusted())
+                .map_err(|error| Status::failed_precondition(error.to_string()))
+        })
+        .await?;
+        if signed.name() != name {
+            return Err(Status::invalid_argument(format!(
+                "the image is signed as `{}`, and not as `{name}`; deploy it by its name",
+                signed.name()
+            )));
+        }
+        Ok(signed)
+    }
+
+    /// Makes an older version the one that is called; 0 is the one before.
+    ///
+    /// # Errors
+    /// NOT_FOUND, PERMISSION_DENIED, and FAILED_PRECONDITION when there is no such version.
+    pub async fn roll_back(
+        self: &Arc<Self>,
+        caller: &Caller,
+        name: &str,
+        version: u32,
+    ) -> Result<Record, Status> {
+        let _one = self.changes.lock().await;
+        self.own(caller, name)?;
+        let (host, of_name) = (self.clone(), name.to_owned());
+        let record =
+            blocking(move || host.registry.roll_back(&of_name, version).map_err(of_registry))
+                .await?;
+        self.publish(name, record.clone()).await?;
+        Ok(record)
+    }
+
+    /// Removes a function with all its versions. Calls that have begun go on.
+    ///
+    /// # Errors
+    /// NOT_FOUND, PERMISSION_DENIED.
+    pub async fn remove(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<(), Status> {
+        let _one = self.changes.lock().await;
+        self.own(caller, name)?;
+        let (host, of_name) = (self.clone(), name.to_owned());
+        blocking(move || host.registry.remove(&of_name).map_err(of_registry)).await?;
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        let removed = functions.remove(name);
+        drop(functions);
+        if let Some(callee) = removed.as_deref().and_then(|live| live.callee.get()) {
+            self.runtime.remove(callee.id()).map_err(ended)?;
+            self.known.forget(callee.id());
+        }
+        Ok(())
+    }
+
+    /// Bans a function, or lets it be called again.
+    ///
+    /// # Errors
+    /// NOT_FOUND.
+    pub async fn ban(
+        self: &Arc<Self>,
+        caller: &Caller,
+        name: &str,
+        is_banned: bool,
+    ) -> Result<(), Status> {
+        let _one = self.changes.lock().await;
+        let live = self.rules((caller, Right::Ban), name, |_, live| live.clone())?;
+        let (host, of_name) = (self.clone(), name.to_owned());
+        blocking(move || host.registry.ban(&of_name, is_banned).map_err(of_registry)).await?;
+        let mut record = live.record.clone();
+        record.is_banned = is_banned;
+        let same = Live { record, callee: live.callee.clone() };
+        let callee = self.callee(name, &live).await?;
+        self.runtime.ban(callee.id(), is_banned).map_err(ended)?;
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        functions.insert(name.to_owned(), Arc::new(same));
+        Ok(())
+    }
+
+    /// Loads a function's image before it is called.
+    ///
+    /// # Errors
+    /// NOT_FOUND, and RESOURCE_EXHAUSTED when there is no room for it.
+    pub async fn preload(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<(), Status> {
+        let live = self.rules((caller, Right::Call), name, |_, live| live.clone())?;
+        let callee = self.callee(name, &live).await?;
+        let loaded = self.runtime.preload(callee.id()).map_err(ended)?;
+        loaded.map_err(|why| Status::resource_exhausted(format!("`{name}` is not loaded: {why}")))
+    }
+
+    /// The last lines of a function's log.
+    ///
+    /// # Errors
+    /// NOT_FOUND.
+    pub fn logs(&self, caller: &Caller, name: &str, wanted: Wanted) -> Result<Vec<Line>, Status> {
+        let owner = self.rules((caller, Right::Logs), name, |_, live| live.record.owner.clone())?;
+        Ok(self.logs.read(&owner, name, wanted))
+    }
+
+    /// A version's signed image; 0 is the one that is called. Only its owner gets it.
+    ///
+    /// # Errors
+    /// NOT_FOUND, PERMISSION_DENIED.
+    pub fn fetch(&self, caller: &Caller, name: &str, version: u32) -> Result<Vec<u8>, Status> {
+        self.own(caller, name)?;
+        let record = self.registry.find(name).map_err(of_registry)?;
+        let number = if version == 0 { record.current } else { version };
+        let found = record.find(number).ok_or_else(|| {
+            Status::not_found(format!("`{name}` has no version {number} any more"))
+        })?;
+        self.registry.image_bytes(name, found.deployed.image).map_err(of_registry)
+    }
+
+    /// The functions that a caller may see, by their names; all for none.
+    ///
+    /// # Errors
+    /// UNAVAILABLE, when the dispatcher has ended.
+    pub fn list(&self, caller: Option<&Caller>) -> Result<Vec<Listed>, Status> {
+        let policy = self.known.policy();
+        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        let is_seen = |live: &Arc<Live>| {
+            let Some(caller) = caller else { return true };
+            let rules = policy.rules(&live.record.owner);
+            rules.is_some_and(|rules| {
+                [Right::Call, Right::Logs, Right::Ban].iter().any(|r| rules.allow(*r, caller))
+            })
+        };
+        let seen = functions.iter().filter(|(_, live)| is_seen(live));
+        let mut seen: Vec<_> = seen.map(|(name, live)| (name.clone(), live.clone())).collect();
+        drop(functions);
+        seen.sort_by(|a, b| a.0.cmp(&b.0));
+        // Looked at once: one may be registered meanwhile.
+        let ids: Vec<_> = seen.iter().map(|(_, live)| Some(live.callee.get()?.id())).collect();
+        let known = ids.iter().flatten().copied().collect();
+        let mut reports = self.runtime.report(known).map_err(ended)?.into_iter();
+        let listed = seen.into_iter().zip(ids).map(|((name, live), id)| {
+            let report = id.and_then(|_| reports.next().flatten());
+            let share = policy.rules(&live.record.owner).map_or("none", |rules| rules.share.name());
+            Listed { name, record: live.record.clone(), share, report }
+        });
+        Ok(listed.collect())
+    }
+
+    /// The processes of the workers.
+    ///
+    /// # Errors
+    /// UNAVAILABLE, when the dispatcher has ended.
+    pub fn workers(&self) -> Result<Vec<u32>, Status> {
+        self.runtime.workers().map_err(ended)
+    }
+}
+
+/// Ends the call when its caller goes away.
+struct CancelWhenDropped(Option<Ticket>);
+
+impl Drop for CancelWhenDropped {
+    fn drop(&mut self) {
+        if let Some(ticket) = &self.0 {
+            ticket.cancel();
+        }
+    }
+}
+
+/// An owner has something built.
+struct Building<'h> {
+    host: &'h Host,
+    owner: &'h str,
+}
+
+impl Drop for Building<'_> {
+    fn drop(&mut self) {
+        lock(&self.host.building).remove(self.owner);
+    }
+}
+
+fn live(record: Record) -> Live {
+    Live { record, callee: Arc::default() }
+}

@@ -1,0 +1,151 @@
+use super::*;
+use partywall_functions::image::Image;
+use partywall_functions::signed::Made;
+use std::os::unix::fs::PermissionsExt as _;
+
+const ROOM: Room = Room { functions: 3, image_bytes: 1 << 20 };
+
+fn image(registry: &Registry, name: &str, code: u8) -> Vec<u8> {
+    let image = Image { code: vec![code; 64], ..Image::default() };
+    let made = Made { sources: "s".into(), compiler: "c".into() };
+    Signed::new(name, image, made, registry.key()).to_bytes()
+}
+
+fn deployed(budget_us: u64) -> Deployed {
+    Deployed {
+        image: [0; 32],
+        image_bytes: 0,
+        sources: "s".into(),
+        key: "k".into(),
+        deployed_ms: 1,
+        budget_us,
+        idempotent: false,
+        parameters: BTreeMap::from([("a".into(), ByteBuf::from(b"1".to_vec()))]),
+        secrets: BTreeMap::new(),
+    }
+}
+
+fn registry() -> (tempfile::TempDir, Registry) {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::open(&dir.path().join("state")).unwrap();
+    (dir, registry)
+}
+
+#[test]
+fn versions_come_go_back_and_outlive_the_host() {
+    let (dir, registry) = registry();
+    let (one, two) = (image(&registry, "f", 1), image(&registry, "f", 2));
+    registry.deploy(("f", "a"), deployed(10), &one, ROOM).unwrap();
+    let record = registry.deploy(("f", "a"), deployed(20), &two, ROOM).unwrap();
+    assert_eq!((record.current, record.version().deployed.budget_us), (2, 20));
+    let found = |registry: &Registry| {
+        let record = registry.find("f").unwrap();
+        let version = record.version();
+        (version.number, registry.image("f", version.deployed.image).unwrap().image().code[0])
+    };
+    assert_eq!(found(&registry), (2, 2));
+    registry.roll_back("f", 0).unwrap();
+    assert_eq!(found(&registry), (1, 1));
+    let none = registry.roll_back("f", 0).unwrap_err().to_string();
+    assert_eq!(none, "`f` has no version 0; it has 1, 2");
+    registry.ban("f", true).unwrap();
+    let key = registry.key().public();
+    drop(registry);
+    let again = Registry::open(&dir.path().join("state")).unwrap();
+    assert_eq!((found(&again), again.find("f").unwrap().is_banned), ((1, 1), true));
+    assert_eq!(again.key().public(), key, "what it has signed stays good");
+    // The next number is none that there was.
+    let third = again.deploy(("f", "a"), deployed(30), &one, ROOM).unwrap();
+    assert_eq!(third.current, 3);
+    again.remove("f").unwrap();
+    assert!(matches!(again.find("f"), Err(RegistryError::Unknown(_))));
+    assert!(matches!(
+        again.image_bytes("f", third.version().deployed.image),
+        Err(RegistryError::Damaged(_))
+    ));
+}
+
+#[test]
+fn an_owner_has_no_more_than_its_room() {
+    let (_dir, registry) = registry();
+    let bytes = |name| image(&registry, name, 1);
+    for name in ["a", "b", "c"] {
+        registry.deploy((name, "o"), deployed(1), &bytes(name), ROOM).unwrap();
+    }
+    let full = registry.deploy(("d", "o"), deployed(1), &bytes("d"), ROOM).unwrap_err();
+    assert!(full.to_string().contains("would have 4 functions, and its limit is 3"), "{full}");
+    // Another version of one is no other function; another owner has its own room.
+    registry.deploy(("c", "o"), deployed(1), &bytes("c"), ROOM).unwrap();
+    registry.deploy(("d", "p"), deployed(1), &bytes("d"), ROOM).unwrap();
+    registry.remove("a").unwrap();
+    registry.deploy(("e", "o"), deployed(1), &bytes("e"), ROOM).unwrap();
+    let each = bytes("e").len() as u64;
+    let small = Room { image_bytes: 4 * each, ..ROOM };
+    let full = registry.deploy(("e", "o"), deployed(1), &bytes("e"), small).unwrap_err();
+    assert!(full.to_string().contains("bytes of images, and its limit is"), "{full}");
+    let theirs = registry.deploy(("e", "p"), deployed(1), &bytes("e"), ROOM).unwrap_err();
+    assert!(theirs.to_string().contains("`e` is a function of `o`"), "{theirs}");
+    assert_eq!(registry.find("e").unwrap().versions.len(), 1, "what is refused changes nothing");
+}
+
+#[test]
+fn the_oldest_versions_go_with_their_images() {
+    let (_dir, registry) = registry();
+    let first = image(&registry, "f", 0);
+    for number in 0..=KEPT as u8 {
+        let bytes = if number == 0 { first.clone() } else { image(&registry, "f", number) };
+        registry.deploy(("f", "o"), deployed(1), &bytes, ROOM).unwrap();
+    }
+    let record = registry.find("f").unwrap();
+    assert_eq!((record.versions.len(), record.versions[0].number), (KEPT, 2));
+    let digest: [u8; 32] = Sha256::digest(&first).into();
+    assert!(registry.image_bytes("f", digest).is_err());
+    // One that several versions have stays with the last of them.
+    let last = image(&registry, "f", KEPT as u8);
+    let digest: [u8; 32] = Sha256::digest(&last).into();
+    if !record.versions.iter().any(|version| version.deployed.image == digest) {
+        registry.deploy(("f", "o"), deployed(1), &last, ROOM).unwrap();
+    }
+    registry.deploy(("g", "o"), deployed(1), &last, ROOM).unwrap();
+    registry.remove("g").unwrap();
+    registry.image_bytes("f", digest).unwrap();
+}
+
+#[test]
+fn a_directory_that_others_reach_or_have_is_refused() {
+    let (dir, registry) = registry();
+    let state = dir.path().join("state");
+    let taken = Registry::open(&state).unwrap_err();
+    assert!(matches!(taken, RegistryError::Taken(_)), "{taken}");
+    drop(registry);
+    let mode = |mode| fs::set_permissions(&state, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o750);
+    let open = Registry::open(&state).unwrap_err().to_string();
+    assert!(open.contains("mode 750") && open.contains("chmod go="), "{open}");
+    mode(0o700);
+    fs::write(state.join("builder.key"), "none").unwrap();
+    let key = Registry::open(&state).unwrap_err().to_string();
+    assert!(key.contains("builder.key: this is no private key"), "{key}");
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(Registry::open(&file).is_err());
+}
+
+#[test]
+fn an_image_of_another_host_needs_its_key() {
+    let (_one, sender) = registry();
+    let (dir, receiver) = registry();
+    let bytes = image(&sender, "f", 1);
+    let read = |registry: &Registry| Signed::from_bytes(&bytes, registry.trusted());
+    assert!(read(&receiver).is_err());
+    drop(receiver);
+    let trusted = dir.path().join("state/trusted");
+    fs::create_dir(&trusted).unwrap();
+    fs::write(trusted.join("sender.pub"), sender.key().public().to_pem()).unwrap();
+    fs::write(trusted.join("notes.txt"), "no key").unwrap();
+    let receiver = Registry::open(&dir.path().join("state")).unwrap();
+    assert_eq!(read(&receiver).unwrap().key(), sender.key().public().id());
+    // A record that is none is damaged, and nothing else.
+    let damaged = super::read("f", &[1, 2, 3]).unwrap_err();
+    assert!(damaged.to_string().contains("the record of `f` is damaged"), "{damaged}");
+}

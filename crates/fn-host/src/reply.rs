@@ -1,0 +1,149 @@
+//! What comes of calls and deployments: a reply, or a status that is the same over the ring and over HTTP.
+
+use std::time::Duration;
+
+use partywall_functions::builder::BuildError;
+use partywall_functions::dispatcher::Outcome;
+use partywall_functions::runtime::{self, Finished};
+use partywall_functions::schedule::Refused;
+use tonic::{Code, Status};
+
+use crate::registry::RegistryError;
+
+/// The metadata with the number of the call, which its log lines carry.
+pub const CALL: &str = "partywall-call";
+/// The metadata with the milliseconds after which a refused call may be made again.
+pub const AGAIN: &str = "partywall-retry-after-ms";
+
+/// How a call has ended well.
+#[derive(Debug)]
+pub struct Reply {
+    /// The function's reply.
+    pub body: Vec<u8>,
+    /// The number of the call.
+    pub call: u64,
+}
+
+/// A call that is over.
+pub(crate) struct Ended {
+    /// Its number; 0 if it was not taken.
+    pub(crate) call: u64,
+    pub(crate) reply: Result<Reply, Status>,
+    /// Its lines, and the last one of what it was ended by, if not by the function's own word.
+    pub(crate) log: Vec<Vec<u8>>,
+}
+
+/// The reply of a call that is over, or how it failed.
+///
+/// # Errors
+/// As `Host::invoke`.
+pub fn reply(finished: Finished) -> Result<Vec<u8>, Status> {
+    end(finished).reply.map(|reply| reply.body)
+}
+
+/// What has come of a call.
+pub(crate) fn end(finished: Finished) -> Ended {
+    let mut log: Vec<_> = finished.lines().map(<[u8]>::to_vec).collect();
+    let Finished { call, outcome, cpu, .. } = finished;
+    let call = call.map_or(0, |number| number.as_u64());
+    let is_its_own = matches!(outcome, Outcome::Error(..));
+    let mut status = match outcome {
+        Outcome::Reply(body) => {
+            return Ended { call, reply: Ok(Reply { body, call }), log };
+        }
+        other => status(other, cpu),
+    };
+    if !is_its_own && call != 0 {
+        log.push(format!("ended: {}", status.message()).into_bytes());
+    }
+    if call != 0 {
+        put(&mut status, CALL, call);
+    }
+    Ended { call, reply: Err(status), log }
+}
+
+fn put(status: &mut Status, key: &'static str, number: u64) {
+    status.metadata_mut().insert(key, number.into());
+}
+
+fn status(outcome: Outcome, cpu: Duration) -> Status {
+    match outcome {
+        Outcome::Reply(_) => Status::ok(""),
+        Outcome::Error(code, text) => Status::new(Code::from_i32(code.into()), text),
+        Outcome::Panic(text) => Status::internal(format!("the function has panicked: {text}")),
+        Outcome::Memory => Status::internal("the function needs more memory than one may have"),
+        Outcome::Stack => Status::internal("the function needs more stack than one may have"),
+        Outcome::Fault(signal, address) => Status::internal(format!(
+            "the function was ended by signal {signal} at address {address:#x}"
+        )),
+        Outcome::Budget(budget) => Status::deadline_exceeded(format!(
+            "the function has used {} us of a CPU, and its budget is {} us",
+            cpu.as_micros(),
+            budget.as_micros()
+        )),
+        Outcome::Long(bytes) => Status::internal(format!(
+            "the function's reply has {bytes} bytes, and a reply has {} at most",
+            partywall_functions::dispatcher::MESSAGE
+        )),
+        Outcome::Refused(why) => {
+            let mut status = Status::resource_exhausted(why.to_string());
+            if let Refused::Rate { again_ms, .. } = why {
+                put(&mut status, AGAIN, again_ms);
+            }
+            status
+        }
+        Outcome::Banned => Status::permission_denied(
+            "the function is banned, by `partywall fn ban` or for what it has done before; `partywall fn \
+             unban` takes that back",
+        ),
+        Outcome::Cancelled => Status::cancelled("the caller has ended the call"),
+        Outcome::Deadline => Status::deadline_exceeded("the call's time is over"),
+        Outcome::Lost => Status::internal(
+            "the function's worker has ended, and the function must not run again: it has called a \
+             service, or has run twice already",
+        ),
+        Outcome::Deaf => {
+            Status::internal("the function could not be stopped, and its worker was ended")
+        }
+        Outcome::Gone => Status::unavailable("the function has just been replaced or removed"),
+        Outcome::NotLoaded(why) => {
+            Status::unavailable(format!("the function's image is not in memory: {why}"))
+        }
+    }
+}
+
+/// The dispatcher is no more.
+pub(crate) fn ended(ended: runtime::Ended) -> Status {
+    Status::unavailable(ended.to_string())
+}
+
+pub(crate) fn of_registry(error: RegistryError) -> Status {
+    let text = error.to_string();
+    match error {
+        RegistryError::Unknown(_) => Status::not_found(text),
+        RegistryError::NoVersion { .. } => Status::failed_precondition(text),
+        RegistryError::NotYours { .. } => Status::permission_denied(text),
+        RegistryError::Full { .. } => Status::resource_exhausted(text),
+        RegistryError::Image { .. } => Status::failed_precondition(text),
+        _ => Status::internal(text),
+    }
+}
+
+pub(crate) fn of_build(error: &BuildError) -> Status {
+    let text = error.to_string();
+    match error {
+        BuildError::Sandbox(_) | BuildError::Linker(_) | BuildError::Toolchain { .. } => {
+            Status::internal(text)
+        }
+        BuildError::Limit(_) => Status::resource_exhausted(text),
+        _ => Status::invalid_argument(text),
+    }
+}
+
+/// Does what blocks, on a thread for that.
+pub(crate) async fn blocking<R: Send + 'static>(
+    work: impl FnOnce() -> Result<R, Status> + Send + 'static,
+) -> Result<R, Status> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Status::internal(format!("a thread of the function host: {error}")))?
+}
