@@ -44,7 +44,7 @@ const BACKLOG: i32 = 16;
 /// The choice, flattened into the arguments of a command.
 #[derive(clap::Args)]
 pub(crate) struct Exporter {
-    /// Show what the coordinator counts to Prometheus, at http://HOST:PORT or unix:PATH, as /metrics.
+    /// Show what is counted to Prometheus, at http://HOST:PORT or unix:PATH, as /metrics.
     /// Whoever can connect there can read it: at a path the user and the group of this process.
     #[arg(long, value_name = "ADDRESS", value_parser = parse)]
     metrics: Option<At>,

@@ -6,7 +6,7 @@ use std::error::Error;
 /// The choice, flattened into the arguments of a command.
 #[derive(clap::Args)]
 pub(crate) struct Exporter {
-    /// Show what the coordinator counts to Prometheus; this command was built without that (the feature
+    /// Show what is counted to Prometheus; this command was built without that (the feature
     /// `prometheus`).
     #[arg(long, value_name = "ADDRESS", value_parser = refuse)]
     metrics: Option<Infallible>,

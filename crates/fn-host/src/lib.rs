@@ -21,6 +21,7 @@ pub mod registry;
 pub mod reply;
 pub mod service;
 pub mod slo;
+pub mod telemetry;
 
 /// The messages, the service and its client.
 #[allow(missing_docs, unnameable_types, reason = "generated")]

@@ -85,6 +85,12 @@ pub struct Deployed {
 }
 
 impl Record {
+    /// A function with its first version.
+    pub fn first(owner: &str, version: Version) -> Self {
+        let (current, next) = (version.number, version.number + 1);
+        Self { owner: owner.into(), current, is_banned: false, next, versions: vec![version] }
+    }
+
     /// The version that is called.
     pub fn version(&self) -> &Version {
         self.find(self.current).expect("the current version is among the versions")
@@ -315,21 +321,21 @@ impl Registry {
                 other => Some(other?),
             };
             let had = before.as_ref().map_or([0, 0], |record| [1, record.image_bytes()]);
-            let mut record = before.unwrap_or_else(|| Record {
-                owner: owner.into(),
-                current: 0,
-                is_banned: false,
-                next: 1,
-                versions: Vec::new(),
-            });
-            if record.owner != owner {
-                let (name, owner) = (name.into(), record.owner);
-                return Err(RegistryError::NotYours { name, owner });
-            }
-            let version = Version { number: record.next, deployed };
-            tables.keep(version.deployed.image, image)?;
-            (record.current, record.next) = (version.number, version.number + 1);
-            record.versions.push(version);
+            let number = before.as_ref().map_or(1, |record| record.next);
+            let version = Version { number, deployed };
+            let mut record = match before {
+                None => Record::first(owner, version),
+                Some(record) if record.owner != owner => {
+                    let (name, owner) = (name.into(), record.owner);
+                    return Err(RegistryError::NotYours { name, owner });
+                }
+                Some(mut record) => {
+                    (record.current, record.next) = (number, number + 1);
+                    record.versions.push(version);
+                    record
+                }
+            };
+            tables.keep(record.version().deployed.image, image)?;
             while record.versions.len() > KEPT {
                 let gone = record.versions.remove(0);
                 tables.release(gone.deployed.image)?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use partywall_fn_host::host::{Host, Settings};
 use partywall_fn_host::policy::Policy;
-use partywall_fn_host::{http, page, service};
+use partywall_fn_host::{http, page, service, telemetry};
 use partywall_functions::clock::Exactness;
 use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::runtime;
@@ -41,7 +41,7 @@ pub(crate) struct Serve {
     /// `network`.
     #[arg(long, value_name = "IP:PORT")]
     http: Option<SocketAddr>,
-    /// Show all functions and their counts there, as a page and as /metrics. Whoever can connect can read it.
+    /// Show all functions and their counts there, as a page. Whoever can connect can read it.
     #[arg(long, value_name = "IP:PORT")]
     page: Option<SocketAddr>,
     /// The CPUs of the workers, such as `0,2-3`; a worker for each. Unless given, all of this process, but
@@ -65,6 +65,8 @@ pub(crate) struct Serve {
     /// The compiler.
     #[arg(long, value_name = "PATH", default_value = "rustc")]
     rustc: PathBuf,
+    #[command(flatten)]
+    metrics: crate::metrics::Exporter,
     #[command(flatten)]
     socket: Socket,
 }
@@ -139,6 +141,10 @@ impl Serve {
             let started = self.started(&host, &directory, &places)?;
             crate::say(&format!("{started}{listening}ready\n"))?;
             let mut server = std::pin::pin!(bound.serve());
+            let metrics = crate::metrics::serve(&self.metrics)?;
+            if metrics.is_some() {
+                tokio::spawn(telemetry::tell(host.clone()));
+            }
             let all = host.clone();
             tokio::spawn(async move { all.register_all().await });
             loop {
