@@ -40,6 +40,7 @@ Examples:
   partywall watch --json | jq .calls           each change as an object
   partywall policy check policy.toml           whether a coordinator takes this policy
   partywall policy explain --policy policy.toml web greeter helloworld.Greeter/SayHello
+  partywall fn new shout                       a function to begin with; `partywall fn --help` has more
   partywall coordinator --policy policy.toml   a coordinator of its own, without `up`
   source <(partywall completions bash)         completion of these commands
   partywall manual | man -l -                  this text as a manual page

@@ -153,3 +153,32 @@ fn a_slow_head_and_a_gone_caller_hold_nothing_up() {
     };
     assert!(timed.code == 504 && timed.body.contains("the call's time is over"), "{timed:?}");
 }
+
+#[test]
+fn the_page_shows_what_the_list_shows() {
+    let rig = Rig::new();
+    let served = rig.serve("state", &["--page", "127.0.0.1:0"]);
+    let at = served.address("page at http://");
+    rig.deploy("shout", SHOUT, &[]);
+    rig.good(&["invoke", "shout"], "x");
+    let page = http(at, "GET /", b"");
+    assert!(page.code == 200 && page.body.contains("<title>Functions</title>"), "{page:?}");
+    assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
+    for part in ["/page.js", "/page.css"] {
+        assert!(page.body.contains(&part[1..]), "{part}");
+        assert_eq!(http(at, &format!("GET {part}"), b"").code, 200);
+    }
+    let shown = http(at, "GET /functions.json", b"");
+    let shown: serde_json::Value = serde_json::from_str(&shown.body).unwrap();
+    let (one, owner) = (&shown["functions"][0], &shown["owners"][0]);
+    assert_eq!(
+        (&one["name"], &one["calls"], &one["state"]),
+        (&"shout".into(), &1.into(), &"loaded".into())
+    );
+    assert_eq!(
+        (&owner["name"], &owner["functions"], &owner["calls"]),
+        (&me().into(), &1.into(), &1.into())
+    );
+    assert!(one["p50_ns"].as_u64().unwrap() > 0 && one["cpu_us"].as_u64().is_some(), "{one}");
+    assert_eq!(http(at, "POST /functions.json", b"").code, 405, "nothing is changed here");
+}
