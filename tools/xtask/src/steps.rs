@@ -48,7 +48,7 @@ const STEPS: &[Step] = &[
     Step { name: "root", repeat: suite::REPEAT_ROOT, run: suite::root },
     Step { name: "engines", repeat: suite::REPEAT_ROOT, run: suite::engines },
     Step { name: "doc tests", repeat: "cargo test --workspace --doc", run: suite::docs },
-    Step { name: "benches", repeat: "cargo test -p partywall-bench --bench micro", run: benches },
+    Step { name: "benches", repeat: "cargo test --workspace --bench micro", run: benches },
     Step { name: "loom", repeat: suite::REPEAT_LOOM, run: suite::loom },
     Step { name: "asan", repeat: "cargo xtask test asan", run: suite::asan },
     Step { name: "vm", repeat: "cargo xtask vm-test", run: machine },
@@ -170,7 +170,7 @@ fn clippy(session: &mut Session) -> Result<()> {
 
 /// Each micro-benchmark runs once; what they measure is for quiet machines.
 fn benches(session: &mut Session) -> Result<()> {
-    session.cargo("test").args(["-p", "partywall-bench", "--bench", "micro"]).run()
+    session.cargo("test").args(["--workspace", "--bench", "micro"]).run()
 }
 
 /// The toolchain that builds is the oldest one that the crates promise to build with, and the one that

@@ -19,24 +19,29 @@ pub(super) const REPEAT: &str = "PARTYWALL_TRIALS=quick cargo test --workspace -
 pub(super) const REPEAT_LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test --release \
      --target-dir target/loom -p partywall-abi -p partywall-shm -p partywall-domain --lib loom_";
 
-/// Arguments of each `cargo test` of the tests step. A run that needs features of its own is one
-/// more line, for example `&["-p", "partywall-shm", "--features", "failpoints"]`.
+/// Arguments of each `cargo test` of the tests step. Packages are selected by `--workspace` wherever that
+/// will do: another selection gives dependencies other features, and has them built again.
 const RUNS: &[&[&str]] = &[
     &["--workspace"],
     &["-p", "partywall", "--no-default-features", "--test", "names_alone"],
+    // What only exists with a feature, by the names of its tests.
     &[
-        "-p",
-        "partywall-cli",
+        "--workspace",
         "--features",
-        "prometheus",
+        "partywall-cli/prometheus,partywall-system-tests/failpoints,partywall-attacks/failpoints",
         "--bin",
         "partywall",
         "--test",
         "metrics",
+        "--test",
+        "processes",
+        "--test",
+        "shared_memory",
+        "--",
         "metrics",
+        "stops",
+        "deaths",
     ],
-    &["-p", "partywall-system-tests", "--features", "failpoints", "--test", "processes", "stops"],
-    &["-p", "partywall-attacks", "--features", "failpoints", "--test", "shared_memory", "deaths"],
 ];
 
 /// Tests that need root, in a binary of their own, which is built only for them.
@@ -47,13 +52,13 @@ struct AsRoot {
 }
 
 const ROOT: AsRoot = AsRoot {
-    args: &["-p", "partywall-system-tests", "--features", "root", "--test", "root"],
+    args: &["--workspace", "--features", "partywall-system-tests/root", "--test", "root"],
     prefix: "partywall_system_tests::root",
     what: "needs root",
 };
 
 const ENGINES: AsRoot = AsRoot {
-    args: &["-p", "partywall-engine-tests", "--features", "engines", "--test", "engines"],
+    args: &["--workspace", "--features", "partywall-engine-tests/engines", "--test", "engines"],
     prefix: "partywall_engine_tests::engines",
     what: "needs root, whose container engines are",
 };
@@ -98,14 +103,13 @@ pub(super) fn docs(session: &mut Session) -> Result<()> {
 pub(super) fn loom(session: &mut Session) -> Result<()> {
     let before = session.ran.entries().len();
     let target = session.workspace.target.join("loom");
-    let mut faults = Vec::new();
-    for package in LOOM {
-        let flags = |cargo: Cmd| {
-            cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target.to_string_lossy())
-        };
-        let run = cargo_test(session, flags, &["--release", "-p", package, "--lib", "loom_"])?;
-        faults.extend(session.take(run));
-    }
+    let flags = |cargo: Cmd| {
+        cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target.to_string_lossy())
+    };
+    let packages = LOOM.iter().flat_map(|package| ["-p", package]);
+    let args: Vec<_> = ["--release"].into_iter().chain(packages).chain(["--lib", "loom_"]).collect();
+    let run = cargo_test(session, flags, &args)?;
+    let faults = session.take(run);
     session.note = format!("{} models", session.ran.entries().len() - before);
     session.finish(&faults)
 }
@@ -206,13 +210,16 @@ impl Session<'_> {
 }
 
 /// Builds and runs tests by a command that `with` completes. The build says which binaries have to run.
+/// Behind `--` are parts of the names of those tests that run, if not all do.
 fn cargo_test(session: &Session, with: impl Fn(Cmd) -> Cmd, args: &[&str]) -> Result<Run> {
+    let at = args.iter().position(|arg| *arg == "--").unwrap_or(args.len());
+    let (args, names) = args.split_at(at);
     let cargo = with(session.cargo("test")).args(args.iter().copied());
     let messages =
         cargo.clone().args(["--no-run", "--message-format", "json-render-diagnostics"]).read()?;
     let binaries = built::tests(&session.workspace.metadata, &messages)?;
     ensure!(!binaries.is_empty(), "cargo built no test binary");
-    let command = cargo.args(["--no-fail-fast"]);
+    let command = cargo.args(["--no-fail-fast"]).args(names.iter().copied());
     let mut parser = Parser::new(built::prefixes(&binaries));
     let succeeded = command.stream(|line| parser.line(line))?;
     let (ran, faults) = parser.finish();
