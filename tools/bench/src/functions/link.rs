@@ -8,6 +8,7 @@ use partywall_functions::clock::{Clock, Exactness};
 use partywall_functions::dispatcher::worker::{Bell, Memory, Worker};
 use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::image::Image;
+use partywall_functions::isolation::Wanted;
 use partywall_functions::layout::Layout;
 use partywall_functions::store::Store;
 
@@ -54,6 +55,7 @@ pub fn one_worker(program: Vec<String>, cpu: usize) -> Workers {
         preemption: Preemption::Dispatcher,
         resident: u64::MAX,
         recycle: u32::MAX,
+        isolation: Wanted::Prefer,
     }
 }
 
