@@ -52,8 +52,8 @@
 //! # Begin
 //!
 //! A worker stores one of [`begun`] before it takes the first submission. Where it has no protection keys, a
-//! text behind the ring says why: its length in 32 bits, and so many bytes, [`begun::TEXT`] at most. Until then
-//! no function has run, and both are the worker's own word.
+//! text behind the ring says why: its length in 32 bits, and so many bytes, [`begun::TEXT`] at most. Until
+//! then no function has run, and both are the worker's own word.
 //!
 //! # Ending a function
 //!

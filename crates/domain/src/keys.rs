@@ -24,8 +24,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use partywall_keys::{FIRST, denied, rights};
 use partywall_keys::{CLOSED, KEYS};
+pub(crate) use partywall_keys::{FIRST, denied, rights};
 
 use crate::elf::PAGE;
 use crate::page;
@@ -46,8 +46,7 @@ pub(crate) fn allocate() -> Result<u32, Errno> {
 
 /// Who has each key that was taken from the kernel: 0 nobody, [`NOT_OURS`] what was not taken. Owners
 /// are written down, so that what a domain had when it was killed is found.
-static OWNERS: [AtomicU64; KEYS as usize] =
-    [const { AtomicU64::new(NOT_OURS) }; KEYS as usize];
+static OWNERS: [AtomicU64; KEYS as usize] = [const { AtomicU64::new(NOT_OURS) }; KEYS as usize];
 const NOT_OURS: u64 = u64::MAX;
 
 /// Takes all keys that the kernel still gives; why it gives no more.

@@ -70,10 +70,7 @@ mod tests {
             assert_eq!((word.parse(), wanted.to_string().as_str()), (Ok(wanted), word));
         }
         let why = "keys".parse::<Wanted>().unwrap_err().to_string();
-        assert_eq!(
-            why,
-            "no isolation `keys`; there are `protection-keys`, `prefer` and `none`"
-        );
+        assert_eq!(why, "no isolation `keys`; there are `protection-keys`, `prefer` and `none`");
         let none = InForce { isolation: Isolation::None, why_not: Some("no reason".into()) };
         assert_eq!(none.to_string(), "none (no reason)");
     }

@@ -2,7 +2,7 @@
 //! A worker: a process that runs functions, one at a time, as its dispatcher submits them.
 //!
 //! ```text
-//! main: maps all there is -> handlers -> keys -> filter -> loop { take a submission, enter, complete, clean }
+//! main: maps all there is -> handlers -> keys -> filter -> loop { take one, enter, complete, clean }
 //! ```
 //!
 //! A function is entered on the stack of its cell ([`enter`]) and comes out by returning, by leaving, by a
@@ -19,6 +19,7 @@ mod handlers;
 mod keys;
 mod shut;
 mod timer;
+mod window;
 
 use std::io;
 use std::ptr;

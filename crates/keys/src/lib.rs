@@ -131,13 +131,10 @@ mod tests {
     #[test]
     fn a_key_that_is_none_is_not_taken() {
         let answers = |key: u64| allocate(|_, _| Ok::<_, ()>(key), true);
-        assert_eq!([0, 1, 15, 16, 1 << 32 | 1].map(answers), [
-            Ok(None),
-            Ok(Some(1)),
-            Ok(Some(15)),
-            Ok(None),
-            Ok(None)
-        ]);
+        assert_eq!(
+            [0, 1, 15, 16, 1 << 32 | 1].map(answers),
+            [Ok(None), Ok(Some(1)), Ok(Some(15)), Ok(None), Ok(None)]
+        );
         assert_eq!(FIRST | denied(0), CLOSED);
         assert_eq!((denied(1), unwritable(1)), (4, 8));
     }

@@ -38,7 +38,8 @@ impl Cells {
             return self.free.len().checked_sub(1);
         }
         let of = |cell: &u16| self.owners[colour(*cell)];
-        let own = self.free.iter().rposition(|cell| matches!(of(cell), (has, 1..) if has == Some(owner)));
+        let own =
+            self.free.iter().rposition(|cell| matches!(of(cell), (has, 1..) if has == Some(owner)));
         own.or_else(|| self.free.iter().rposition(|cell| of(cell).1 == 0))
     }
 

@@ -8,9 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use partywall_abi::function::{
-    Completion, GRAIN, Ring, SLOTS, Submission, Word, begun, following,
-};
+use partywall_abi::function::{Completion, GRAIN, Ring, SLOTS, Submission, Word, begun, following};
 use partywall_abi::security::Isolation;
 use partywall_abi::sync::Ordering;
 use rustix::fs::{FallocateFlags, MemfdFlags};

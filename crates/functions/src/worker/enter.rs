@@ -12,24 +12,24 @@
 //! ```
 //!
 //! Where protection keys are in force ([`super::keys`]), a function has its own rights and the worker all of
-//! them. The gates change them by WRPKRU, and a function may jump to each of them, with any registers. So
-//! behind each is a check that does not depend on what was before it:
+//! them. The gates change them by WRPKRU, and a function may jump to each, with any registers. So behind each
+//! is a check that does not depend on what was before it, and if that fails, a fault by which the function is
+//! given up:
 //!
-//! | gate | changes to | goes on if | else |
-//! | --- | --- | --- | --- |
-//! | `enter`, `resume` | the function's rights | `eax` is what [`WINDOW`] says, which no function can write | `bad` |
-//! | `out` | all rights | `eax` is 0: the function has left, whoever it was that jumped | `bad` |
-//! | the handler's begin | all rights | `eax` is what `OPENING` says, which who has no rights cannot have written | `bad` |
-//! | the handler's end | the function's rights | as `enter` | `bad` |
+//! | gate | changes to | goes on if `eax` is |
+//! | --- | --- | --- |
+//! | `enter`, `resume` | the function's rights | what `WINDOW` says, which no function can write |
+//! | `out` | all rights | 0: the function has left, whoever it was that jumped |
+//! | the handler's begin | all rights | what `OPENING` says, which needs rights to be written |
+//! | the handler's end | the function's rights | as for `enter` |
 //!
-//! `bad` is a fault, by which the function is given up. What is before a gate and would be of use needs rights
-//! that the function does not have. The handler takes vectors back by XRSTOR without part 9, the rights, and
-//! looks behind it that this part was not asked for.
+//! What is before a gate and would be of use needs rights that the function does not have. The handler takes
+//! vectors back by XRSTOR without part 9, the rights, and looks behind it that this part was not asked for.
 //!
-//! [`RUNNING`] has the number of the submission while a function is on the CPU, else 0. It is set on the way in
-//! when the way out is ready, and before the function's rights; on the way out it is cleared once the worker
-//! has its rights again: between the two, and only there, the handler may take the way out. It is the one word on which worker, ways and handler agree, and all three
-//! are one thread.
+//! [`RUNNING`] has the number of the submission while a function is on the CPU, else 0. It is set on the way
+//! in when the way out is ready, and before the function's rights; on the way out it is cleared once the
+//! worker has its rights again: between the two, and only there, the handler may take the way out. It is the
+//! one word on which worker, ways and handler agree, and all three are one thread.
 //!
 //! A function finds zeros in all registers but the stack pointer: those of vectors and of the x87 too, and
 //! those that it has not named. So does one that goes on, but for what it has kept itself. The flags, MXCSR
@@ -39,7 +39,7 @@
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::keys::WINDOW;
+use super::window::WINDOW;
 
 /// The submission whose function is on the CPU; 0 is none.
 pub(super) static RUNNING: AtomicU32 = AtomicU32::new(0);
@@ -109,8 +109,8 @@ macro_rules! clear {
     };
 }
 
-/// The function's rights, behind which code goes on that it may have jumped to; changes `eax`, `ecx` and `edx`.
-/// Nothing where there are no keys.
+/// The function's rights, behind which code goes on that it may have jumped to; changes `eax`, `ecx` and
+/// `edx`. Nothing where there are no keys.
 macro_rules! close {
     ($name:literal) => {
         concat!(
@@ -132,9 +132,15 @@ macro_rules! close {
 macro_rules! gate {
     ($name:literal) => {
         concat!(
-            ".globl partywall_functions_gate_", $name, "\n",
-            ".hidden partywall_functions_gate_", $name, "\n",
-            "partywall_functions_gate_", $name, ":\n",
+            ".globl partywall_functions_gate_",
+            $name,
+            "\n",
+            ".hidden partywall_functions_gate_",
+            $name,
+            "\n",
+            "partywall_functions_gate_",
+            $name,
+            ":\n",
         )
     };
 }
@@ -179,8 +185,8 @@ pub(super) unsafe extern "C" fn enter(entry: u64, stack: u64, number: u32) -> u6
     )
 }
 
-/// Back on the worker's stack, with how in `r8d`. Of a function that waits, `r9` is its stack and `rdi` what it
-/// asks for.
+/// Back on the worker's stack, with how in `r8d`. Of a function that waits, `r9` is its stack and `rdi` what
+/// it asks for.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn out() {
     naked_asm!(
@@ -295,8 +301,8 @@ pub(super) unsafe extern "C" fn resume(stack: u64, number: u32) -> u64 {
     )
 }
 
-/// `partywall_random`: fills memory at `rdi` with `rsi` random bytes (getrandom(2)). The kernel writes them by
-/// the function's rights.
+/// `partywall_random`: fills memory at `rdi` with `rsi` random bytes (getrandom(2)). The kernel writes them
+/// by the function's rights.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn random() {
     naked_asm!(

@@ -9,10 +9,10 @@
 //! | [`TICK`] otherwise | go on | go on |
 //! | SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS | give up the function, and say why | the worker ends |
 //!
-//! With protection keys ([`super::keys`]) the kernel enters a handler with rights to the worker's memory alone,
-//! whatever those were of whom it interrupts, and writes the frame to a stack that no function can write. The
-//! handler takes all rights (`begin`) and goes on with those that the frame has: all of them, or the
-//! function's. For the function's it leaves its stack before, and takes the last registers from
+//! With protection keys ([`super::keys`]) the kernel enters a handler with rights to the worker's memory
+//! alone, whatever those were of whom it interrupts, and writes the frame to a stack that no function can
+//! write. The handler takes all rights (`begin`) and goes on with those that the frame has: all of them, or
+//! the function's. For the function's it leaves its stack before, and takes the last registers from
 //! [`WINDOW`], which a function can read; a signal there finds its place by the stack pointer.
 //!
 //! | interrupted | rights in the frame | goes on with |
@@ -33,8 +33,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use partywall_abi::function::Ring;
 
 use super::enter::{self, OPENING, RUNNING};
-use super::keys::{IN_FORCE, WINDOW};
 use super::timer::{self, TICK};
+use super::window::{IN_FORCE, WINDOW};
 
 /// The dispatcher's signal.
 pub(crate) const STOP: i32 = libc::SIGURG;
@@ -229,8 +229,8 @@ unsafe extern "C" fn decide(
 /// CPUID.(EAX=0DH,ECX=9):EBX. It is there whether the mask of parts says so or not.
 static RIGHTS_AT: AtomicU32 = AtomicU32::new(0);
 
-/// How what was interrupted goes on: 0 with all rights; else with the function's, and where its last registers
-/// are, of which the segments are missing.
+/// How what was interrupted goes on: 0 with all rights; else with the function's, and where its last
+/// registers are, of which the segments are missing.
 unsafe fn onward(context: *const libc::ucontext_t) -> u64 {
     if IN_FORCE.load(Ordering::Relaxed) == 0 {
         return 0;

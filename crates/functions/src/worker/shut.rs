@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::{Keys, Part, Whose};
 use super::timer::Timer;
-use super::{Worker, enter, handlers, keys, map};
+use super::{Worker, enter, handlers, keys, map, window};
 use crate::image::{CONSTANTS, Call, DATA};
 use crate::isolation::Wanted;
 use crate::layout::{
@@ -167,7 +167,7 @@ fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
         ring: at as u64,
         running: std::ptr::from_ref(&enter::RUNNING) as u64,
         stack: (&raw const variable) as u64,
-        window: std::ptr::from_ref(&keys::WINDOW) as u64,
+        window: std::ptr::from_ref(&window::WINDOW) as u64,
         handler: handlers::handler as *const () as u64,
         gates: keys::gates(),
     });

@@ -1,8 +1,8 @@
 //! What protection keys stop: functions in assembly, before which there is no language, no verifier and, for
 //! memory, no filter. With keys off the same functions succeed.
 //!
-//! On a machine without keys each test says so, and that is checked: no worker begins that needs them, one that
-//! prefers them says why there are none, and functions are not said to be kept from anything.
+//! On a machine without keys each test says so, and that is checked: no worker begins that needs them, one
+//! that prefers them says why there are none, and functions are not said to be kept from anything.
 
 mod programs;
 
@@ -177,7 +177,8 @@ fn with_keys() -> Option<Host> {
     let why = Host::start(Wanted::ProtectionKeys).map(drop).unwrap_err();
     assert_eq!(why.kind(), std::io::ErrorKind::Unsupported);
     let text = why.to_string();
-    let begins = "a worker of functions does not begin: isolation `protection-keys` needs protection keys: ";
+    let begins =
+        "a worker of functions does not begin: isolation `protection-keys` needs protection keys: ";
     assert!(text.starts_with(begins) && text.contains(&lacks), "{text}");
     let mut host = Host::start(Wanted::Prefer).unwrap();
     let begun = host.link.begun().unwrap().clone().unwrap();
@@ -396,8 +397,8 @@ fn row_10_the_runtimes_xrstor_opens_nothing() {
     }
 }
 
-/// Signals that are for nobody come while a function knocks at a gate, or has its stack pointer where a handler
-/// has its last words.
+/// Signals that are for nobody come while a function knocks at a gate, or has its stack pointer where a
+/// handler has its last words.
 #[test]
 fn row_54_signals_open_no_gate() {
     let Some(mut host) = with_keys() else { return };
@@ -408,7 +409,9 @@ fn row_54_signals_open_no_gate() {
     let mut random = Random::of_this_run();
     let places = [0, 8, 64, 72, 100, 2000, 4095, 4096].map(|at| window + at);
     let places = places.into_iter().chain([stack, 0, u64::MAX, host.layout.cells]);
-    let ways = places.map(|at| (spins, vec![at])).chain([own, 0, 0x5555_5550].map(|rax| (knocks, vec![enter, rax])));
+    let ways = places
+        .map(|at| (spins, vec![at]))
+        .chain([own, 0, 0x5555_5550].map(|rax| (knocks, vec![enter, rax])));
     let ways: Vec<_> = ways.collect();
     for trial in 0..trials(20_000) {
         let (program, words) = &ways[trial % ways.len()];

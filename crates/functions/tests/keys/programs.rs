@@ -81,7 +81,8 @@ function! {
     "mov r13, rsp",
     "mov r10, r15",
     "sub rsp, 1024",
-    // Frames of iretq, of resume and of the end of a handler: three words, then the frame; six, then a return.
+    // Frames of iretq, of resume and of the end of a handler: three words, then the frame; six, then a
+    // return.
     "mov rax, ss", "push rax", "push r13", "push 2", "mov rax, cs", "push rax", "push r11",
     "push r11", "push r11", "push r11",
     "mov rax, [r10 + 8]", "mov rcx, [r10 + 16]", "mov rdx, [r10 + 24]", "mov r8, [r10 + 32]",

@@ -78,13 +78,21 @@ impl Link {
         seed: u64,
         images: impl ExactSizeIterator<Item = Image>,
     ) -> Result<(Self, Stamps)> {
+        Self::start_as(one_worker(program.to_vec(), cpu), seed, images)
+    }
+
+    /// The same of a worker that is described.
+    pub fn start_as(
+        workers: Workers,
+        seed: u64,
+        images: impl ExactSizeIterator<Item = Image>,
+    ) -> Result<(Self, Stamps)> {
         let (layout, mut store, clock, stamps) = store(seed, images.len() as u32)?;
         let mut entries = Vec::new();
         for image in images {
             entries.push(store.put(&image)?.ok_or("the images' memory is full")?.entry);
         }
         let bell = Bell::new()?;
-        let workers = one_worker(program.to_vec(), cpu);
         let memory = Memory { layout, store: &store, bell: &bell };
         let worker = Worker::start(&workers, 0, &memory)?;
         let pid = worker.pid();
