@@ -6,6 +6,7 @@
 //!   64     64        sleep: whether the worker sleeps   both
 //!  128  64 + 64      slot 0: submission, completion     dispatcher, worker
 //!  ...               SLOTS slots
+//! 8320     64        begun: what the worker has        worker
 //! ```
 //!
 //! Submissions have numbers 1, 2, ... in wrapping 32 bits, and submission `n` is in slot `n % SLOTS`. The
@@ -48,6 +49,12 @@
 //! completion has the bytes of its name and path in word 1, and those of the request in word 2. Short are
 //! payloads of at most [`SHORT`] bytes; long ones are in the payloads' memory, a reply's log lines behind it.
 //!
+//! # Begin
+//!
+//! A worker stores one of [`begun`] before it takes the first submission. Where it has no protection keys, a
+//! text behind the ring says why: its length in 32 bits, and so many bytes, [`begun::TEXT`] at most. Until
+//! then no function has run, and both are the worker's own word.
+//!
 //! # Ending a function
 //!
 //! The dispatcher stores a submission's number in `stop` and sends a signal. The worker's handler gives up
@@ -59,6 +66,20 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// The number of the submission behind this one. 0 is none's.
 pub fn following(number: u32) -> u32 {
     number.checked_add(1).unwrap_or(1)
+}
+
+/// What a worker says when it begins.
+pub mod begun {
+    /// It has not begun.
+    pub const NOT_YET: u32 = 0;
+    /// Functions can read and write what the worker can; the text says why.
+    pub const NONE: u32 = 1;
+    /// Protection keys keep functions from the worker's memory.
+    pub const PROTECTION_KEYS: u32 = 2;
+    /// It ends, as the text says.
+    pub const REFUSED: u32 = 3;
+    /// The most bytes of the text.
+    pub const TEXT: usize = 512;
 }
 
 /// How many slots there are: a power of two.
@@ -101,15 +122,19 @@ pub struct Ring {
     /// 1 while the worker sleeps.
     pub sleep: Word,
     slots: [Slot; SLOTS as usize],
+    begun: Word,
 }
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 128 && core::mem::offset_of!(Ring, slots) == 128);
+#[cfg(not(loom))]
+const _: () = assert!(core::mem::offset_of!(Ring, begun) == 8320);
 
 impl Default for Ring {
     fn default() -> Self {
         let slots = core::array::from_fn(|_| Slot::default());
-        Self { stop: Word::default(), sleep: Word::default(), slots }
+        let [stop, sleep, begun] = core::array::from_fn(|_| Word::default());
+        Self { stop, sleep, slots, begun }
     }
 }
 
@@ -118,6 +143,16 @@ impl Ring {
     #[inline(always)]
     pub fn slot(&self, number: u32) -> &Slot {
         &self.slots[(number % SLOTS) as usize]
+    }
+
+    /// The worker says what it has: one of [`begun`]. The text is written.
+    pub fn begin(&self, what: u32) {
+        self.begun.0.store(what, Ordering::Release); // SYNC(function.begun)
+    }
+
+    /// What the worker has said.
+    pub fn has_begun(&self) -> u32 {
+        self.begun.0.load(Ordering::Acquire) // SYNC(function.begun)
     }
 }
 
@@ -420,6 +455,23 @@ mod model {
             slot.submission.submit(1, &submission);
             if let Some(done) = slot.completion.completion(1) {
                 assert_eq!(done, Completion { detail: 3, ..DONE });
+            }
+            worker.join().unwrap();
+        });
+    }
+
+    /// Whoever sees that the worker has begun sees what it has written before.
+    #[test]
+    fn loom_function_begun() {
+        loom::model(|| {
+            let ring = Arc::new((Ring::default(), AtomicU64::new(0)));
+            let theirs = Arc::clone(&ring);
+            let worker = loom::thread::spawn(move || {
+                theirs.1.store(7, Ordering::Relaxed);
+                theirs.0.begin(begun::NONE);
+            });
+            if ring.0.has_begun() == begun::NONE {
+                assert_eq!(ring.1.load(Ordering::Relaxed), 7);
             }
             worker.join().unwrap();
         });

@@ -111,5 +111,21 @@ fn this_program(role: &str) -> Result<Vec<String>, Box<dyn Error>> {
 
 /// The hidden command that the builder starts.
 pub(crate) const SANDBOX: &str = "fn-sandbox";
-/// The hidden command that a dispatcher starts.
-pub(crate) const WORKER: &str = "fn-worker";
+/// The program of workers, which is beside this one. It is small, for all of its code is looked through for
+/// what changes protection keys, which the code of domains does.
+const WORKER: &str = "partywall-worker";
+
+/// The program that a dispatcher starts.
+fn worker() -> Result<Vec<String>, Box<dyn Error>> {
+    let own = this_program("")?.swap_remove(0);
+    let path = std::path::Path::new(&own).with_file_name(WORKER);
+    if !path.is_file() {
+        return Err(format!(
+            "{}: the program of workers is not there; it is installed with this one, by `cargo install --locked \
+             --path crates/cli`",
+            path.display()
+        )
+        .into());
+    }
+    Ok(vec![path.display().to_string()])
+}

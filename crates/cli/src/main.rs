@@ -142,12 +142,6 @@ enum Command {
         /// Its role.
         role: String,
     },
-    /// Run functions, whose dispatcher starts this.
-    #[command(hide = true, name = functions::WORKER)]
-    FnWorker {
-        /// What it is started with.
-        start: String,
-    },
     /// Hold the domains of one `up`, which starts this.
     #[command(hide = true)]
     Launcher {
@@ -184,7 +178,6 @@ fn main() -> ExitCode {
         Command::Domain { order } => domain::run(&order),
         Command::Fn { order } => functions::run(&order),
         Command::FnSandbox { role } => Ok(partywall_functions::sandbox::main(&role).into()),
-        Command::FnWorker { start } => Err(partywall_functions::worker::main(&start).into()),
         Command::Completions { shell } => completions(shell),
         Command::Manual => manual(),
         Command::Launcher { isolation } => launcher::run(isolation),

@@ -24,45 +24,29 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use partywall_keys::{CLOSED, KEYS};
+pub(crate) use partywall_keys::{FIRST, denied, rights};
+
 use crate::elf::PAGE;
 use crate::page;
 use crate::sys::{self, Errno};
 use crate::table::TABLES;
-
-/// How many keys there are, key 0 with them.
-const KEYS: usize = 16;
-/// All of them closed.
-const CLOSED: u32 = 0x5555_5555;
-
-/// Rights that deny access to a key.
-pub(crate) fn denied(key: u32) -> u32 {
-    1 << (2 * key)
-}
 
 /// Rights of a domain's code: its own key, and the scratch key where there is one, and key 0 to read.
 pub(crate) fn domain_rights(key: u32, scratch: u32) -> u32 {
     CLOSED & !denied(0) & !denied(key) & !denied(scratch) | denied(0) << 1
 }
 
-/// The rights that the kernel gives to a program that begins, and to signal handlers: key 0 alone
-/// (arch/x86/mm/pkeys.c, `init_pkru_value`).
-pub(crate) const FIRST: u32 = CLOSED & !1;
-
-/// Takes a key from the kernel, which nobody has yet.
+/// Takes a key from the kernel, which nobody has yet, closed to this thread.
 pub(crate) fn allocate() -> Result<u32, Errno> {
-    const PKEY_DISABLE_ACCESS: u64 = 1;
     // SAFETY: closes the new key to this thread, which has nothing there.
-    let key = unsafe { sys::call(libc::SYS_pkey_alloc, [0, PKEY_DISABLE_ACCESS, 0, 0, 0, 0])? };
-    let key = key as u32;
-    if key == 0 || key >= KEYS as u32 {
-        return Err(Errno(libc::EINVAL));
-    }
-    Ok(key)
+    let call = |number, arguments| unsafe { sys::call(number, arguments) };
+    partywall_keys::allocate(call, false)?.ok_or(Errno(libc::EINVAL))
 }
 
 /// Who has each key that was taken from the kernel: 0 nobody, [`NOT_OURS`] what was not taken. Owners
 /// are written down, so that what a domain had when it was killed is found.
-static OWNERS: [AtomicU64; KEYS] = [const { AtomicU64::new(NOT_OURS) }; KEYS];
+static OWNERS: [AtomicU64; KEYS as usize] = [const { AtomicU64::new(NOT_OURS) }; KEYS as usize];
 const NOT_OURS: u64 = u64::MAX;
 
 /// Takes all keys that the kernel still gives; why it gives no more.
@@ -100,7 +84,7 @@ pub(crate) fn take(owner: u64) -> Result<u32, Errno> {
 pub(crate) fn of(owner: u64) -> impl Iterator<Item = u32> {
     // SYNC(key.owner)
     let mine = move |key: &u32| OWNERS[*key as usize].load(Ordering::Acquire) == owner;
-    (1..KEYS as u32).filter(mine)
+    (1..KEYS).filter(mine)
 }
 
 /// Gives a key back whose pages are gone, if it is still its owner's.
@@ -114,21 +98,9 @@ pub(crate) fn tag(start: u64, bytes: u64, protection: u64, key: u32) -> Result<(
     if key == 0 {
         return Ok(());
     }
-    let bytes = bytes.next_multiple_of(PAGE);
-    let arguments = [start, bytes, protection, u64::from(key), 0, 0];
     // SAFETY: the caller's own mapping, with the protection that it has.
-    unsafe { sys::call(libc::SYS_pkey_mprotect, arguments)? };
-    Ok(())
-}
-
-/// The rights of the calling thread. Only where there are keys.
-pub(crate) fn rights() -> u32 {
-    let rights: u32;
-    // SAFETY: reads a register; the kernel has turned the instruction on with the first key.
-    unsafe {
-        core::arch::asm!("rdpkru", out("eax") rights, out("edx") _, in("ecx") 0, options(nomem, nostack));
-    }
-    rights
+    let call = |number, arguments| unsafe { sys::call(number, arguments) };
+    partywall_keys::tag(call, (start, bytes.next_multiple_of(PAGE)), protection, key)
 }
 
 /// Gives a key back to the kernel that [`allocate`] has given, and that no page has.
@@ -136,7 +108,8 @@ pub(crate) fn free(key: u32) {
     // SAFETY: changes no mapping. That no page has the key is its callers' affair:
     // `machine::free_keys` tags none,
     // `machine::read_closed` has unmapped the one that it has tagged.
-    let _freed = unsafe { sys::call(libc::SYS_pkey_free, [u64::from(key), 0, 0, 0, 0, 0]) };
+    let call = |number, arguments| unsafe { sys::call(number, arguments) };
+    let _freed = partywall_keys::free(call, key);
 }
 
 /// Gives the calling thread rights of the domain whose thread-local storage it has: those of its code,

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use partywall_abi::security::Isolation;
+use partywall_keys::Shown;
 
 use crate::elf::PAGE;
 use crate::keys;
@@ -225,35 +226,17 @@ fn with_closed(key: u32, bytes: u64, body: impl FnOnce(u64) -> i32) -> io::Resul
 /// Why there are no keys, when the kernel said `why`: pkey_alloc(2) has one error number for a processor
 /// without any and for keys that are taken, and by the second time it is asked not always the same.
 pub(crate) fn no_keys(why: Errno) -> String {
-    why_no_keys(features(), why)
+    why_no_keys(Shown::look(), why)
 }
 
 /// Whether code here can change its rights to protection keys, whether domains have keys or not.
 pub(crate) fn has_rights() -> bool {
-    features() & OSPKE != 0
+    Shown::look() == Shown::On
 }
 
-const PKU: u32 = 1 << 3;
-const OSPKE: u32 = 1 << 4;
-
-/// What the processor has of protection keys, and the kernel has turned on: CPUID.(EAX=7,ECX=0):ECX (Intel
-/// SDM volume 2, CPUID).
-fn features() -> u32 {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
-    const LEAF: u32 = 7;
-    if __cpuid(0).eax < LEAF { 0 } else { __cpuid_count(LEAF, 0).ecx }
-}
-
-/// The same on a processor with these features.
-fn why_no_keys(features: u32, why: Errno) -> String {
-    if features & PKU == 0 {
-        "the processor shows none, as where a virtual machine hides them".to_owned()
-    } else if features & OSPKE == 0 {
-        "the kernel leaves those of the processor off; it is to be started without `nopku`"
-            .to_owned()
-    } else {
-        io::Error::from(why).to_string()
-    }
+/// The same on a processor that shows this.
+fn why_no_keys(shown: Shown, why: Errno) -> String {
+    shown.why_not().map_or_else(|| io::Error::from(why).to_string(), str::to_owned)
 }
 
 fn call(number: i64, arguments: [u64; 6]) -> Result<u64, Errno> {
@@ -358,10 +341,10 @@ mod tests {
 
     #[test]
     fn without_keys_the_processor_or_the_kernel_is_named() {
-        let why = |features| why_no_keys(features, Errno(libc::ENOSPC));
-        assert!(why(0).starts_with("the processor shows none"), "{}", why(0));
-        assert!(why(1 << 3).contains("without `nopku`"), "{}", why(1 << 3));
-        assert_eq!(why(3 << 3), "No space left on device (os error 28)");
+        let why = |shown| why_no_keys(shown, Errno(libc::ENOSPC));
+        assert!(why(Shown::None).starts_with("the processor shows none"), "{}", why(Shown::None));
+        assert!(why(Shown::Off).contains("without `nopku`"), "{}", why(Shown::Off));
+        assert_eq!(why(Shown::On), "No space left on device (os error 28)");
     }
 
     #[test]

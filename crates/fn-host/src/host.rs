@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use partywall_functions::builder::{Builder, Toolchain};
 use partywall_functions::dispatcher::{MESSAGE, Registration};
+use partywall_functions::isolation::InForce;
 use partywall_functions::runtime::{self, Callee, OwnerHandle, Report, Runtime, Ticket};
 use partywall_functions::sandbox::Limits as BuildLimits;
 use partywall_functions::signed::{Made, Signed};
@@ -576,6 +577,14 @@ impl Host {
             Listed { name, record: live.record.clone(), share, report }
         });
         Ok(listed.collect())
+    }
+
+    /// What keeps functions from their workers' memory; none before a worker has begun.
+    ///
+    /// # Errors
+    /// UNAVAILABLE, when the dispatcher has ended.
+    pub fn in_force(&self) -> Result<Option<InForce>, Status> {
+        self.runtime.in_force().map_err(ended)
     }
 
     /// The processes of the workers.

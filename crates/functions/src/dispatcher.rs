@@ -25,6 +25,7 @@
 //! ([`Workers::recycle`]) takes no call any more, and another has its seat when its last one is over.
 
 mod call;
+mod cells;
 mod complete;
 mod counts;
 mod function;
@@ -48,6 +49,7 @@ pub use counts::Counts;
 pub use function::{Id, Registration};
 pub use outcome::Outcome;
 
+use crate::isolation::{InForce, Wanted};
 use crate::layout::HEAVY_HEAP;
 use crate::schedule::{Limits, Owner, Schedule};
 use crate::store::Store;
@@ -78,6 +80,8 @@ pub struct Workers {
     pub resident: u64,
     /// How many functions a worker gives up before another one has its seat.
     pub recycle: u32,
+    /// What is to keep functions from their worker's memory.
+    pub isolation: Wanted,
 }
 
 /// Who stops functions that are beyond their budgets.
@@ -129,10 +133,10 @@ pub struct Dispatcher<T> {
 }
 
 impl<T> Dispatcher<T> {
-    /// Starts the workers.
+    /// Starts the workers, and waits until they have begun.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's, or why a worker does not begin.
     pub fn new(layout: crate::layout::Layout, store: Store, workers: Workers) -> io::Result<Self> {
         let bell = worker::Bell::new()?;
         let mut dispatcher = Self {
@@ -155,6 +159,7 @@ impl<T> Dispatcher<T> {
             let worker = dispatcher.start(number)?;
             dispatcher.seats.push(Seat::new(worker));
         }
+        dispatcher.seats.iter_mut().try_for_each(|seat| seat.worker.wait())?;
         Ok(dispatcher)
     }
 
@@ -328,7 +333,7 @@ impl<T> Dispatcher<T> {
         if let Some((at, cell)) = call.waits {
             events.push(Event::Unwanted(number));
             self.seats[at].worker.clean(cell)?;
-            self.seats[at].cells.push(cell);
+            self.seats[at].cells.give(cell);
         }
         if call.begun.is_none() {
             let owner = self.functions[call.function.at()].owner;
@@ -381,7 +386,10 @@ impl<T> Dispatcher<T> {
         let deadline = self.deadlines.peek().map(|(Reverse(deadline), _)| *deadline);
         let watched = (0..self.seats.len()).filter_map(|at| self.watched_ns(at)).min();
         let missing = self.seats.iter().filter_map(|seat| seat.missing_until_ns).min();
-        deadline.into_iter().chain(watched).chain(missing).min()
+        let mut seats = self.seats.iter();
+        let begins = seats.any(|seat| seat.missing_until_ns.is_none() && !seat.has_begun());
+        let looks = begins.then(|| self.looked_ns + watch::LOOKS.as_nanos() as u64);
+        deadline.into_iter().chain(watched).chain(missing).chain(looks).min()
     }
 
     /// Kills a worker, for tests; another one has its seat then.
@@ -391,6 +399,12 @@ impl<T> Dispatcher<T> {
         child.kill().expect("a worker can be killed");
         child.wait().expect("a worker ends");
         self.looked_ns = 0;
+    }
+
+    /// What keeps functions from their workers' memory: of the workers that have begun, the least.
+    pub fn in_force(&self) -> Option<InForce> {
+        let begun = self.seats.iter().filter_map(|seat| seat.worker.begun()?.as_ref().ok());
+        begun.min_by_key(|begun| begun.isolation).cloned()
     }
 
     /// The processes of the workers.

@@ -31,6 +31,8 @@ pub const BLOCK_SPAN: u64 = 2 << 30;
 pub const BLOCKS: u64 = 64;
 /// The most cells of a worker.
 pub const CELLS: u64 = 64;
+/// The colours of cells but cell 0: those of one have a protection key together, and one owner at a time.
+pub const COLOURS: usize = 12;
 /// The stack and the heap of cell 0, which is cleaned after each function.
 pub const LIGHT_STACK: u64 = 8 << 10;
 /// See [`LIGHT_STACK`].
@@ -41,6 +43,8 @@ pub const HEAVY_STACK: u64 = 256 << 10;
 pub const HEAVY_HEAP: u64 = 16 << 20;
 /// The bytes of the ring in a worker's memory, at its begin.
 pub const RING_BYTES: u64 = 64 << 10;
+/// Where a worker says why it has no protection keys, behind the ring.
+pub const SAYS: u64 = RING_BYTES - 1024;
 /// The bytes of payloads behind it.
 pub const PAYLOAD_BYTES: u64 = 64 << 20;
 /// The bytes of a cell in a worker's memory, behind the payloads.
@@ -120,6 +124,11 @@ impl Layout {
             file: RING_BYTES + PAYLOAD_BYTES + number * CELL_FILE,
         }
     }
+}
+
+/// The colour of a cell that is not cell 0.
+pub fn colour(cell: u16) -> usize {
+    (usize::from(cell) + COLOURS - 1) % COLOURS
 }
 
 /// Where the code of a plot is in the images' memory; its constants are [`CONSTANTS`] behind it.

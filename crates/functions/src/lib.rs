@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each step takes what came before as hostile. The language keeps a function from what is not its own; the
-//! verifier, the worker's filter of system calls and its process are there for what the language lets
-//! through.
+//! verifier, protection keys, the worker's filter of system calls and its process are there for what the
+//! language lets through.
 
 pub mod builder;
 pub mod clock;
@@ -16,6 +16,7 @@ pub mod dispatcher;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod image;
+pub mod isolation;
 pub mod layout;
 pub mod runtime;
 pub mod sandbox;

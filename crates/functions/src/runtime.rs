@@ -33,6 +33,7 @@ use crate::clock::{Clock, Exactness};
 use crate::dispatcher::{
     Dispatcher, Done, Event, Id, Number, Outcome, Outward, Registration, Workers,
 };
+use crate::isolation::InForce;
 use crate::layout::Layout;
 use crate::schedule::{Limits, Owner, Refused};
 use crate::sleep::{sleep, sleep_by_two, wake};
@@ -383,6 +384,14 @@ impl Runtime {
             };
             Ok(ids.into_iter().map(report).collect())
         })
+    }
+
+    /// What keeps functions from their workers' memory: see [`Dispatcher::in_force`].
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn in_force(&self) -> Result<Option<InForce>, Ended> {
+        self.change(|dispatcher| Ok(dispatcher.in_force()))
     }
 
     /// The processes of the workers.

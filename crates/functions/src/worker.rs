@@ -2,7 +2,7 @@
 //! A worker: a process that runs functions, one at a time, as its dispatcher submits them.
 //!
 //! ```text
-//! main: maps all there is -> handlers -> filter -> loop { take a submission, enter, complete, clean }
+//! main: maps all there is -> handlers -> keys -> filter -> loop { take one, enter, complete, clean }
 //! ```
 //!
 //! A function is entered on the stack of its cell ([`enter`]) and comes out by returning, by leaving, by a
@@ -11,12 +11,15 @@
 //! cell 0, and the image's data. Cleaning comes after the completion, so that nobody waits for it but the
 //! next function.
 //!
-//! Nothing of a function's is in the worker's hands while it runs: no lock, no reference, no memory.
+//! Nothing of a function's is in the worker's hands while it runs: no lock, no reference, no memory. Nor is
+//! anything of the worker's in the function's where there are protection keys ([`keys`]).
 
 mod enter;
 mod handlers;
+mod keys;
 mod shut;
 mod timer;
+mod window;
 
 use std::io;
 use std::ptr;
@@ -31,7 +34,7 @@ use crate::sleep::{sleep, wake};
 use crate::store::Data;
 
 pub(crate) use handlers::STOP;
-pub use shut::{Start, main};
+pub use shut::{Places, Start, main, main_telling};
 
 /// Looks at the ring before the worker sleeps, at most.
 const LOOKS: u32 = 20_000;
@@ -49,6 +52,7 @@ struct Worker {
     /// Whether the time stamp counter is open.
     has_counter: bool,
     timer: Option<timer::Timer>,
+    keys: Option<keys::Keys>,
 }
 
 /// A function that waits for a service.
@@ -58,6 +62,8 @@ struct Waiting {
     stack: u64,
     /// Where it has said what it asks for, and finds the answer; within its cell.
     outward: *mut Outward,
+    /// Whether it has data.
+    has_data: bool,
 }
 
 impl Worker {
@@ -91,19 +97,24 @@ impl Worker {
         if let Some(timer) = &self.timer {
             timer.begin(submission.quanta);
         }
+        let mut has_data = matches!(submission.input, Input::Long { has_data: true, .. });
         let begun = self.ticks();
         let how = match submission.task {
             Task::Invoke => {
                 self.prepare(submission, cell);
+                self.allow(submission.cell, has_data);
                 // SAFETY: the dispatcher names verified entries, and the cell is clean.
                 unsafe { enter::enter(submission.entry, cell.stack_top(), number) }
             }
             Task::Resume => {
                 let waiting = self.waiting[usize::from(submission.cell)].take();
-                let Some(Waiting { stack, outward }) = waiting else {
+                let Some(waiting) = waiting else {
                     return self.complete(line, number, &completion(End::Refused, 0));
                 };
+                let Waiting { stack, outward, .. } = waiting;
+                has_data = waiting.has_data;
                 self.answer(submission, cell, outward);
+                self.allow(submission.cell, has_data);
                 // SAFETY: the function has waited with this stack, and only now goes on.
                 unsafe { enter::resume(stack, number) }
             }
@@ -111,7 +122,7 @@ impl Worker {
         let taken = self.ticks() - begun;
         timer::end();
         let mut done = match how {
-            enter::CALLS => self.calls(submission, cell),
+            enter::CALLS => self.calls(submission, cell, has_data),
             enter::ABANDONED => self.abandoned(cell),
             _ => self.ended(how, submission, cell),
         };
@@ -120,6 +131,14 @@ impl Worker {
         // The dispatcher cleans all others.
         if submission.cell == 0 {
             self.clean(cell, how);
+        }
+    }
+
+    /// The next function is in this cell.
+    #[inline]
+    fn allow(&self, cell: u16, has_data: bool) {
+        if let Some(keys) = &self.keys {
+            keys::Keys::set(keys.rights(cell, has_data));
         }
     }
 
@@ -214,7 +233,7 @@ impl Worker {
 
     /// A function calls a service: what it asks for goes to where its reply would.
     #[cold]
-    fn calls(&mut self, submission: &Submission, cell: Cell) -> Completion {
+    fn calls(&mut self, submission: &Submission, cell: Cell, has_data: bool) -> Completion {
         let (stack, outward) = enter::waits();
         let span = Span { address: outward, bytes: size_of::<Outward>() as u64 };
         let is_whole = within(span, cell).is_some() && outward.is_multiple_of(8);
@@ -233,7 +252,7 @@ impl Worker {
         }
         // SAFETY: within the cell, and in the room that the dispatcher has kept for it.
         unsafe { ptr::copy_nonoverlapping(from, self.payload(submission.output), bytes) };
-        self.waiting[usize::from(submission.cell)] = Some(Waiting { stack, outward });
+        self.waiting[usize::from(submission.cell)] = Some(Waiting { stack, outward, has_data });
         let lost = (message.bytes - names) as u32;
         Completion { bytes: service, log: method, lost, ..completion(End::Calls, 0) }
     }

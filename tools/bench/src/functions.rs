@@ -193,6 +193,12 @@ pub const CONTENDERS: &[Contender] = &[
         warm,
     ),
     Contender::function(
+        Kind::Ours,
+        "partywall-worker-open",
+        "the same without protection keys; where the machine has none, both are that",
+        warm,
+    ),
+    Contender::function(
         Kind::Other,
         "process-udp",
         "a process for each function, blocked in recv(2) on UDP, as ATC'18 has it",

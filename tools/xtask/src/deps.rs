@@ -17,10 +17,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("partywall-call", &["partywall-abi"]),
     ("partywall-shm", &["partywall-abi"]),
     ("partywall-guest", &["partywall-abi"]),
-    ("partywall-domain", &["partywall-abi"]),
+    ("partywall-keys", &[]),
+    ("partywall-domain", &["partywall-keys", "partywall-abi"]),
     ("partywall-fn", &[]),
     ("partywall-trust", &[]),
-    ("partywall-functions", &["partywall-fn", "partywall-trust", "partywall-shm", "partywall-abi"]),
+    (
+        "partywall-functions",
+        &["partywall-fn", "partywall-trust", "partywall-shm", "partywall-keys", "partywall-abi"],
+    ),
     ("partywall-coordinator", &["partywall-shm", "partywall-abi"]),
     ("partywall", &["partywall-shm", "partywall-call", "partywall-guest", "partywall-abi"]),
     (

@@ -12,6 +12,7 @@ use partywall_fn_host::{checks, reply};
 use partywall_functions::builder::{Builder, Toolchain};
 use partywall_functions::clock::Exactness;
 use partywall_functions::dispatcher::{Number, Preemption, Registration, Workers};
+use partywall_functions::isolation::Wanted;
 use partywall_functions::runtime::{Runtime, ServiceCall, Services, Settings};
 use partywall_functions::sandbox::Limits as BuildLimits;
 use partywall_functions::schedule::Limits;
@@ -81,12 +82,13 @@ impl Test {
         request: Vec<u8>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let workers = Workers {
-            program: super::this_program(super::WORKER)?,
+            program: super::worker()?,
             cpus: vec![None],
             exactness: Exactness::Exact,
             preemption: Preemption::Timer(Duration::from_micros(100)),
             resident: 64 << 20,
             recycle: u32::MAX,
+            isolation: Wanted::Prefer,
         };
         let settings = Settings { cpu: None, blocks: 1, workers };
         let runtime = Runtime::start(settings, Box::new(NoServices))?;

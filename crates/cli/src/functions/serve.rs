@@ -13,6 +13,7 @@ use partywall_fn_host::policy::Policy;
 use partywall_fn_host::{http, page, service, telemetry};
 use partywall_functions::clock::Exactness;
 use partywall_functions::dispatcher::{Preemption, Workers};
+use partywall_functions::isolation::Wanted;
 use partywall_functions::runtime;
 use partywall_shm::socket::variable;
 use tokio::signal::unix::{SignalKind, signal};
@@ -62,6 +63,10 @@ pub(crate) struct Serve {
     /// The most bytes of images in memory; beyond them those that were not called of late are unloaded.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     memory: u64,
+    /// What keeps functions from the memory of their worker: protection-keys, prefer (keys where this
+    /// machine has them, and else nothing) or none.
+    #[arg(long, value_name = "LEVEL", default_value_t = Wanted::Prefer)]
+    isolation: Wanted,
     /// The compiler.
     #[arg(long, value_name = "PATH", default_value = "rustc")]
     rustc: PathBuf,
@@ -115,12 +120,13 @@ impl Serve {
             resolution => Exactness::Coarse(resolution),
         };
         let workers = Workers {
-            program: super::this_program(super::WORKER)?,
+            program: super::worker()?,
             cpus: places.workers.iter().copied().map(Some).collect(),
             exactness,
             preemption: places.preemption,
             resident: self.memory,
             recycle: RECYCLE,
+            isolation: self.isolation,
         };
         let settings = Settings {
             directory: directory.clone(),
@@ -278,6 +284,9 @@ impl Serve {
         };
         let cpus: Vec<_> = places.workers.iter().map(ToString::to_string).collect();
         writeln!(text, "workers on CPU {}; functions are stopped by {by}", cpus.join(", "))?;
+        if let Some(in_force) = host.in_force().map_err(|status| status.message().to_owned())? {
+            writeln!(text, "functions are kept from their workers' memory by: {in_force}")?;
+        }
         writeln!(text, "{functions} functions are deployed")?;
         if let Some(why) = host.no_compiler() {
             writeln!(text, "only signed images can be deployed, for there is no compiler: {why}")?;

@@ -1,9 +1,22 @@
-//! A worker of functions, for tests.
+//! A worker of functions, for tests. With `--places FILE` before its last argument it writes there where it
+//! has what functions cannot reach.
 
 use std::process::ExitCode;
 
+use partywall_functions::worker::{self, Places};
+
 fn main() -> ExitCode {
-    let argument = std::env::args().next_back().unwrap_or_default();
-    eprintln!("{}", partywall_functions::worker::main(&argument));
+    let arguments: Vec<_> = std::env::args().collect();
+    let argument = arguments.last().map_or("", String::as_str);
+    let file = arguments.iter().skip_while(|argument| *argument != "--places").nth(1);
+    let tell = |places: &Places| {
+        let Places { ring, running, stack, window, handler, gates } = places;
+        let all = [ring, running, stack, window, handler].into_iter().chain(gates);
+        let text: Vec<_> = all.map(u64::to_string).collect();
+        if let Some(file) = file {
+            std::fs::write(file, text.join(" ")).expect("the file can be written");
+        }
+    };
+    eprintln!("{}", worker::main_telling(argument, tell));
     ExitCode::FAILURE
 }

@@ -67,7 +67,7 @@ impl<T> Dispatcher<T> {
         }
         if cell != 0 {
             seat.worker.clean(cell)?;
-            seat.cells.push(cell);
+            seat.cells.give(cell);
         }
         if matches!(completion.end, End::Stack | End::Fault | End::Stopped) {
             seat.given_up += 1;

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 
 use partywall_abi::function::{SLOTS, Submission};
+use partywall_abi::security::Isolation;
 
 use super::call::Number;
+use super::cells::Cells;
 use super::payloads::{Payloads, Room};
 use super::worker::Worker;
-use crate::layout::CELLS;
 
 /// Submissions of a worker that have not ended, where owners share it: who comes next waits for no more.
 const AHEAD: usize = 16;
@@ -28,7 +29,7 @@ pub(super) struct Seat {
     pub(super) worker: Worker,
     pub(super) payloads: Payloads,
     pub(super) flying: VecDeque<Flying>,
-    pub(super) cells: Vec<u16>,
+    pub(super) cells: Cells,
     /// When the first of them has begun, as far as is known.
     pub(super) began_ns: u64,
     /// When it was told to stop, first and last.
@@ -41,13 +42,12 @@ pub(super) struct Seat {
 
 impl Seat {
     pub(super) fn new(worker: Worker) -> Self {
-        let cells = (1..CELLS as u16).rev().collect();
         let (payloads, flying) = (Payloads::default(), VecDeque::new());
         Self {
             worker,
             payloads,
             flying,
-            cells,
+            cells: Cells::default(),
             began_ns: 0,
             told_ns: None,
             given_up: 0,
@@ -57,7 +57,18 @@ impl Seat {
 
     /// Whether there is room for a submission.
     pub(super) fn has_room(&self) -> bool {
-        self.flying.len() < AHEAD && self.missing_until_ns.is_none()
+        self.flying.len() < AHEAD && self.missing_until_ns.is_none() && self.has_begun()
+    }
+
+    /// Whether its worker takes submissions.
+    pub(super) fn has_begun(&self) -> bool {
+        matches!(self.worker.begun(), Some(Ok(_)))
+    }
+
+    /// Whether protection keys are in force in its worker.
+    pub(super) fn has_keys(&self) -> bool {
+        let begun = self.worker.begun();
+        matches!(begun, Some(Ok(begun)) if begun.isolation == Isolation::ProtectionKeys)
     }
 
     /// Whether its worker takes no new call, having given up so many functions.
@@ -67,7 +78,7 @@ impl Seat {
 
     /// Whether nothing of it runs or waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.flying.is_empty() && self.cells.len() == CELLS as usize - 1
+        self.flying.is_empty() && self.cells.are_all_free()
     }
 
     pub(super) fn fly(

@@ -74,7 +74,8 @@ impl<T> Dispatcher<T> {
         let is_heavy = function.heavy || length as u64 > LIGHT_HEAP / 2;
         let seats = self.seats.iter_mut();
         let with_room = seats.filter(|seat| seat.has_room() && !seat.is_leaving(recycle));
-        let able = with_room.filter(|seat| !is_heavy || !seat.cells.is_empty());
+        let owner = function.owner;
+        let able = with_room.filter(|seat| !is_heavy || seat.cells.has_one(owner, seat.has_keys()));
         let Some(seat) = able.min_by_key(|seat| seat.flying.len()) else { return false };
         let described = data.map_or(0, |_| Data::BYTES);
         let next = seat.worker.next();
@@ -96,7 +97,8 @@ impl<T> Dispatcher<T> {
                 Input::Long { at: input.at, parameters, has_data: data.is_some() }
             }
         };
-        let cell = if is_heavy { seat.cells.pop().unwrap_or(0) } else { 0 };
+        let keyed = seat.has_keys();
+        let cell = if is_heavy { seat.cells.take(owner, keyed).unwrap_or(0) } else { 0 };
         let submission = Submission {
             task: Task::Invoke,
             cell,

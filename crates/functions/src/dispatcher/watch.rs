@@ -19,7 +19,7 @@ use super::worker::{self, Worker};
 use super::{AGAIN, DEAF, Dispatcher, Preemption};
 
 /// How often it is looked whether workers live.
-const LOOKS: Duration = Duration::from_millis(1);
+pub(super) const LOOKS: Duration = Duration::from_millis(1);
 /// How long no worker is started where one could not be.
 const PAUSE: Duration = Duration::from_millis(100);
 

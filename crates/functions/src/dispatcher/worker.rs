@@ -1,19 +1,23 @@
 #![allow(unsafe_code, reason = "maps its workers' memory, and starts them with descriptors")]
 //! The dispatcher's side of one worker.
 
+use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use partywall_abi::function::{Completion, GRAIN, Ring, SLOTS, Submission, Word, following};
+use partywall_abi::function::{Completion, GRAIN, Ring, SLOTS, Submission, Word, begun, following};
+use partywall_abi::security::Isolation;
 use partywall_abi::sync::Ordering;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Preemption, Workers};
 use crate::clock::Exactness;
-use crate::layout::{CELL_FILE, Layout, PAGE, PAYLOAD_BYTES, RING_BYTES, WORKER_BYTES};
+use crate::isolation::InForce;
+use crate::layout::{CELL_FILE, Layout, PAGE, PAYLOAD_BYTES, RING_BYTES, SAYS, WORKER_BYTES};
 use crate::sleep::wake;
 use crate::store::Store;
 use crate::worker::{STOP, Start};
@@ -30,7 +34,11 @@ pub struct Worker {
     oldest: u32,
     memory: OwnedFd,
     layout: Layout,
+    begun: OnceCell<Result<InForce, String>>,
 }
+
+/// How long a worker may take to begin.
+const BEGINS: Duration = Duration::from_secs(20);
 
 impl Worker {
     /// Starts worker `number` of these.
@@ -54,6 +62,7 @@ impl Worker {
                 Preemption::Dispatcher => None,
                 Preemption::Timer(quantum) => Some(quantum.as_nanos() as u64),
             },
+            isolation: workers.isolation,
         };
         let program = &workers.program;
         let [file, arguments @ ..] = &program[..] else {
@@ -81,9 +90,16 @@ impl Worker {
         let mut child = command.spawn()?;
         let pid = rustix::process::Pid::from_child(&child);
         match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
-            Ok(pidfd) => {
-                Ok(Self { child, pidfd, shared: ring, next: 1, oldest: 1, memory, layout })
-            }
+            Ok(pidfd) => Ok(Self {
+                child,
+                pidfd,
+                shared: ring,
+                next: 1,
+                oldest: 1,
+                memory,
+                layout,
+                begun: OnceCell::new(),
+            }),
             Err(why) => {
                 end(&mut child);
                 Err(why.into())
@@ -110,6 +126,65 @@ impl Worker {
     /// The number that the next submission has.
     pub fn next(&self) -> u32 {
         self.next
+    }
+
+    /// What the worker has begun with, or why it does not begin; none as long as it has said nothing. It is
+    /// asked before there is any submission, whose function could have written it.
+    #[inline]
+    pub fn begun(&self) -> Option<&Result<InForce, String>> {
+        if self.begun.get().is_none() {
+            let begun = match self.ring().has_begun() {
+                begun::NOT_YET => return None,
+                begun::PROTECTION_KEYS => {
+                    Ok(InForce { isolation: Isolation::ProtectionKeys, why_not: None })
+                }
+                begun::NONE => {
+                    Ok(InForce { isolation: Isolation::None, why_not: Some(self.text()) })
+                }
+                _ => Err(self.text()),
+            };
+            let _first = self.begun.set(begun);
+        }
+        self.begun.get()
+    }
+
+    /// What the worker has said with that.
+    fn text(&self) -> String {
+        let mut bytes = [0; 4 + begun::TEXT];
+        let from = self.shared.at.wrapping_add(SAYS as usize);
+        // SAFETY: within what is mapped, and read once.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        let [a, b, c, d, text @ ..] = &bytes;
+        let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+        String::from_utf8_lossy(&text[..length.min(begun::TEXT)]).into_owned()
+    }
+
+    /// Waits until it has begun.
+    ///
+    /// # Errors
+    /// Why it does not begin.
+    pub fn wait(&mut self) -> io::Result<()> {
+        let since = Instant::now();
+        loop {
+            // Who has ended has said why before.
+            let ended = self.child.try_wait()?;
+            match self.begun() {
+                Some(Ok(_)) => return Ok(()),
+                Some(Err(why)) => {
+                    let why = format!("a worker of functions does not begin: {why}");
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+                }
+                None => {}
+            }
+            if let Some(status) = ended {
+                let why = format!("a worker of functions has ended before it began: {status}");
+                return Err(io::Error::other(why));
+            }
+            if since.elapsed() > BEGINS {
+                return Err(io::Error::other("a worker of functions does not begin"));
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     /// Submits; its number. There must be room.

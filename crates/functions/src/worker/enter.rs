@@ -11,10 +11,25 @@
 //!   resume(stack, number) ------------------->  goes on behind partywall_call
 //! ```
 //!
-//! [`RUNNING`] has the number of the submission while a function is on the CPU, else 0. It is set last on the
-//! way in, when the way out is ready, and cleared first on the way out: between the two, and only there, the
-//! handler may take the way out. It is the one word on which worker, ways and handler agree, and all three
-//! are one thread.
+//! Where protection keys are in force ([`super::keys`]), a function has its own rights and the worker all of
+//! them. The gates change them by WRPKRU, and a function may jump to each, with any registers. So behind each
+//! is a check that does not depend on what was before it, and if that fails, a fault by which the function is
+//! given up:
+//!
+//! | gate | changes to | goes on if `eax` is |
+//! | --- | --- | --- |
+//! | `enter`, `resume` | the function's rights | what `WINDOW` says, which no function can write |
+//! | `out` | all rights | 0: the function has left, whoever it was that jumped |
+//! | the handler's begin | all rights | what `OPENING` says, which needs rights to be written |
+//! | the handler's end | the function's rights | as for `enter` |
+//!
+//! What is before a gate and would be of use needs rights that the function does not have. The handler takes
+//! vectors back by XRSTOR without part 9, the rights, and looks behind it that this part was not asked for.
+//!
+//! [`RUNNING`] has the number of the submission while a function is on the CPU, else 0. It is set on the way
+//! in when the way out is ready, and before the function's rights; on the way out it is cleared once the
+//! worker has its rights again: between the two, and only there, the handler may take the way out. It is the
+//! one word on which worker, ways and handler agree, and all three are one thread.
 //!
 //! A function finds zeros in all registers but the stack pointer: those of vectors and of the x87 too, and
 //! those that it has not named. So does one that goes on, but for what it has kept itself. The flags, MXCSR
@@ -24,12 +39,19 @@
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::window::WINDOW;
+
 /// The submission whose function is on the CPU; 0 is none.
 pub(super) static RUNNING: AtomicU32 = AtomicU32::new(0);
 /// The worker's stack while a function is on the CPU.
 static STACK: AtomicU64 = AtomicU64::new(0);
 /// Where a function that calls a service has its stack, and what it asks for.
 static WAITS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The rights that a handler is about to take, or those that nobody takes. Who writes it has rights to the
+/// worker's memory.
+pub(super) static OPENING: AtomicU32 = AtomicU32::new(NOBODY);
+/// Rights without the worker's memory.
+pub(super) const NOBODY: u32 = partywall_keys::denied(0);
 /// The processor has AVX, and AVX-512; set once.
 static VECTORS: AtomicU32 = AtomicU32::new(0);
 
@@ -87,6 +109,49 @@ macro_rules! clear {
     };
 }
 
+/// The function's rights, behind which code goes on that it may have jumped to; changes `eax`, `ecx` and
+/// `edx`. Nothing where there are no keys.
+macro_rules! close {
+    ($name:literal) => {
+        concat!(
+            "mov eax, [rip + {window}]\n",
+            "test eax, eax\n",
+            "jz 8f\n",
+            "xor ecx, ecx\n",
+            "xor edx, edx\n",
+            crate::worker::enter::gate!($name),
+            "wrpkru\n",
+            "cmp eax, [rip + {window}]\n",
+            "jne {bad}\n",
+            "8:",
+        )
+    };
+}
+
+/// A name for the instruction behind it, by which [`super::keys`] knows it among all bytes of the program.
+macro_rules! gate {
+    ($name:literal) => {
+        concat!(
+            ".globl partywall_functions_gate_",
+            $name,
+            "\n",
+            ".hidden partywall_functions_gate_",
+            $name,
+            "\n",
+            "partywall_functions_gate_",
+            $name,
+            ":\n",
+        )
+    };
+}
+pub(super) use gate;
+
+/// The fault of who has jumped to a gate.
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn bad() -> ! {
+    naked_asm!("ud2")
+}
+
 /// Enters a function on a stack, as submission `number`; how it has come out.
 ///
 /// # Safety
@@ -104,25 +169,42 @@ pub(super) unsafe extern "C" fn enter(entry: u64, stack: u64, number: u32) -> u6
         clear!(),
         "mov r11, rdi",
         "mov [rip + {running}], edx",
+        close!("enter"),
         "xor eax, eax", "xor ebx, ebx", "xor ecx, ecx", "xor edx, edx", "xor esi, esi",
         "xor edi, edi", "xor ebp, ebp", "xor r8d, r8d", "xor r9d, r9d", "xor r10d, r10d",
         "xor r12d, r12d", "xor r13d, r13d", "xor r14d, r14d", "xor r15d, r15d",
         "call r11",
-        "mov dword ptr [rip + {running}], 0",
-        "xor eax, eax",
+        "xor r8d, r8d",
         "jmp {out}",
         stack = sym STACK,
         running = sym RUNNING,
         vectors = sym VECTORS,
+        window = sym WINDOW,
+        bad = sym bad,
         out = sym out,
     )
 }
 
-/// Back on the worker's stack, with how in `rax`; [`RUNNING`] is 0.
+/// Back on the worker's stack, with how in `r8d`. Of a function that waits, `r9` is its stack and `rdi` what
+/// it asks for.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn out() {
     naked_asm!(
+        "mov eax, [rip + {window}]",
+        "test eax, eax",
+        "jz 4f",
+        "xor eax, eax",
+        "xor ecx, ecx",
+        "xor edx, edx",
+        gate!("out"),
+        "wrpkru",
+        "test eax, eax",
+        "jnz {bad}",
+        "4:",
+        "mov dword ptr [rip + {running}], 0",
         "mov rsp, [rip + {stack}]",
+        "mov [rip + {waits}], r9",
+        "mov [rip + {waits} + 8], rdi",
         // Reading the flags is cheap, writing them is not.
         "pushfq",
         "pop rcx",
@@ -132,31 +214,36 @@ pub(super) unsafe extern "C" fn out() {
         "popfq",
         "2:",
         // An exception of the x87 that waits would be the worker's.
-        "mov ecx, eax",
         "fnstsw ax",
         "test al, al",
         "jz 3f",
         "fnclex",
         "3:",
-        "mov eax, ecx",
+        "mov eax, r8d",
         "ldmxcsr [rsp]",
         "fldcw [rsp + 4]",
         "add rsp, 8",
         "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp",
         "ret",
+        window = sym WINDOW,
+        bad = sym bad,
+        running = sym RUNNING,
         stack = sym STACK,
+        waits = sym WAITS,
         flags = const FLAGS,
     )
 }
 
-/// The way out for a handler.
+/// The way out for a handler, which has all rights.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn abandon() -> ! {
     naked_asm!(
-        "mov dword ptr [rip + {running}], 0",
-        "mov eax, {how}",
+        // One that was interrupted by another may have left it.
+        "mov dword ptr [rip + {opening}], {nobody}",
+        "mov r8d, {how}",
         "jmp {out}",
-        running = sym RUNNING,
+        opening = sym OPENING,
+        nobody = const NOBODY,
         how = const ABANDONED,
         out = sym out,
     )
@@ -166,10 +253,8 @@ pub(super) unsafe extern "C" fn abandon() -> ! {
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn leave() -> ! {
     naked_asm!(
-        "mov dword ptr [rip + {running}], 0",
-        "mov eax, {how}",
+        "mov r8d, {how}",
         "jmp {out}",
-        running = sym RUNNING,
         how = const LEFT,
         out = sym out,
     )
@@ -180,13 +265,9 @@ pub(super) unsafe extern "C" fn leave() -> ! {
 pub(super) unsafe extern "C" fn call() {
     naked_asm!(
         "push rbp", "push rbx", "push r12", "push r13", "push r14", "push r15",
-        "mov dword ptr [rip + {running}], 0",
-        "mov [rip + {waits}], rsp",
-        "mov [rip + {waits} + 8], rdi",
-        "mov eax, {how}",
+        "mov r9, rsp",
+        "mov r8d, {how}",
         "jmp {out}",
-        running = sym RUNNING,
-        waits = sym WAITS,
         how = const CALLS,
         out = sym out,
     )
@@ -207,6 +288,7 @@ pub(super) unsafe extern "C" fn resume(stack: u64, number: u32) -> u64 {
         "mov rsp, rdi",
         clear!(),
         "mov [rip + {running}], esi",
+        close!("resume"),
         "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp",
         "xor eax, eax", "xor ecx, ecx", "xor edx, edx", "xor esi, esi", "xor edi, edi",
         "xor r8d, r8d", "xor r9d, r9d", "xor r10d, r10d", "xor r11d, r11d",
@@ -214,10 +296,13 @@ pub(super) unsafe extern "C" fn resume(stack: u64, number: u32) -> u64 {
         stack = sym STACK,
         running = sym RUNNING,
         vectors = sym VECTORS,
+        window = sym WINDOW,
+        bad = sym bad,
     )
 }
 
-/// `partywall_random`: fills memory at `rdi` with `rsi` random bytes (getrandom(2)).
+/// `partywall_random`: fills memory at `rdi` with `rsi` random bytes (getrandom(2)). The kernel writes them
+/// by the function's rights.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn random() {
     naked_asm!(

@@ -9,6 +9,18 @@
 //! | [`TICK`] otherwise | go on | go on |
 //! | SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS | give up the function, and say why | the worker ends |
 //!
+//! With protection keys ([`super::keys`]) the kernel enters a handler with rights to the worker's memory
+//! alone, whatever those were of whom it interrupts, and writes the frame to a stack that no function can
+//! write. The handler takes all rights (`begin`) and goes on with those that the frame has: all of them, or
+//! the function's. For the function's it leaves its stack before, and takes the last registers from
+//! [`WINDOW`], which a function can read; a signal there finds its place by the stack pointer.
+//!
+//! | interrupted | rights in the frame | goes on with |
+//! | --- | --- | --- |
+//! | the worker, a gate, another handler | those to the worker's memory, and maybe others | all |
+//! | the function, a gate, the end of another handler | the function's | the function's |
+//! | who has jumped to a gate | any others | is given up |
+//!
 //! To give up the function is to take [`enter::abandon`]: its stack and its cell are left as they are, and
 //! nothing of it is run again. To go on is to take all registers back from the kernel's frame and to jump
 //! (`iretq`): the handler never makes rt_sigreturn(2), which the worker's filter refuses. The signal mask
@@ -20,8 +32,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partywall_abi::function::Ring;
 
-use super::enter::{self, RUNNING};
+use super::enter::{self, OPENING, RUNNING};
 use super::timer::{self, TICK};
+use super::window::{IN_FORCE, WINDOW};
 
 /// The dispatcher's signal.
 pub(crate) const STOP: i32 = libc::SIGURG;
@@ -55,6 +68,7 @@ pub(super) fn install(ring: &'static Ring) -> std::io::Result<()> {
     STACK_END.store(stack.as_ptr_range().end as u64, Ordering::Relaxed);
     RING.store(std::ptr::from_ref(ring).cast_mut(), Ordering::Relaxed);
     PARTS.store(parts(), Ordering::Relaxed);
+    RIGHTS_AT.store(std::arch::x86_64::__cpuid_count(0xd, 9).ebx, Ordering::Relaxed);
     let stack =
         libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
     // SAFETY: the stack lives for ever.
@@ -76,32 +90,55 @@ fn check(result: i32) -> std::io::Result<()> {
 
 /// XCR0 without the rights of protection keys (Intel SDM, volume 1, 13.1).
 fn parts() -> u64 {
-    const KEYS: u64 = 1 << 9;
     let (low, high): (u32, u32);
     // SAFETY: reads a register that every processor with XSAVE has.
     unsafe {
         std::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack));
     }
-    (u64::from(low) | u64::from(high) << 32) & !KEYS
+    (u64::from(low) | u64::from(high) << 32) & !u64::from(RIGHTS_PART)
 }
+
+/// The part of the state that is the rights of protection keys.
+const RIGHTS_PART: u32 = 1 << 9;
 
 /// The kernel enters here. It decides, and takes the way out or goes on.
 #[unsafe(naked)]
-unsafe extern "C" fn handler() {
+pub(super) unsafe extern "C" fn handler() {
     naked_asm!(
         // The kernel leaves the flags for alignment checks and nested tasks as the function had them.
         "push 2",
         "popfq",
         "mov rbx, rdx",
         "sub rsp, 8",
+        "cmp dword ptr [rip + {in_force}], 0",
+        "je 2f",
+        // One that is interrupted by another here finds what it has left.
+        "mov r13d, [rip + {opening}]",
+        "mov dword ptr [rip + {opening}], 0",
+        "xor eax, eax",
+        "xor ecx, ecx",
+        "xor edx, edx",
+        enter::gate!("begin"),
+        "wrpkru",
+        "cmp eax, [rip + {opening}]",
+        "jne {bad}",
+        "mov [rip + {opening}], r13d",
+        "2:",
+        "mov rdx, rbx",
         "call {decide}",
-        "test al, al",
-        "jnz {abandon}",
+        "cmp rax, {gives_up}",
+        "je {abandon}",
+        "mov r13, rax",
         // What the kernel has saved of vectors and the x87.
         "mov r12, [rbx + {state}]",
         "mov eax, [rip + {parts}]",
         "mov edx, [rip + {parts} + 4]",
+        enter::gate!("state"),
         "xrstor64 [r12]",
+        "test eax, {rights_part}",
+        "jnz {bad}",
+        "test r13, r13",
+        "jnz 3f",
         // iretq takes the instruction and code segment, the flags, and the stack and its segment.
         "mov eax, ss",
         "push rax",
@@ -117,6 +154,35 @@ unsafe extern "C" fn handler() {
         "mov rax, [rbx + {rax}]", "mov rcx, [rbx + {rcx}]",
         "mov rbx, [rbx + {rbx}]",
         "iretq",
+        // With the function's rights.
+        "3:",
+        "mov rcx, cs",
+        "mov [r13 + 32], rcx",
+        "mov rcx, ss",
+        "mov [r13 + 56], rcx",
+        "mov rdx, r13",
+        "mov r8, [rbx + {r8}]", "mov r9, [rbx + {r9}]", "mov r10, [rbx + {r10}]",
+        "mov r11, [rbx + {r11}]", "mov r12, [rbx + {r12}]", "mov r13, [rbx + {r13}]",
+        "mov r14, [rbx + {r14}]", "mov r15, [rbx + {r15}]", "mov rdi, [rbx + {rdi}]",
+        "mov rsi, [rbx + {rsi}]", "mov rbp, [rbx + {rbp}]",
+        "mov rbx, [rbx + {rbx}]",
+        // The frame is not needed any more.
+        "mov rsp, rdx",
+        "mov eax, [rip + {window}]",
+        "xor ecx, ecx",
+        "xor edx, edx",
+        enter::gate!("end"),
+        "wrpkru",
+        "cmp eax, [rip + {window}]",
+        "jne {bad}",
+        "pop rax", "pop rcx", "pop rdx",
+        "iretq",
+        in_force = sym IN_FORCE,
+        opening = sym OPENING,
+        window = sym WINDOW,
+        bad = sym enter::bad,
+        gives_up = const GIVES_UP,
+        rights_part = const RIGHTS_PART,
         decide = sym decide,
         abandon = sym enter::abandon,
         parts = sym PARTS,
@@ -142,8 +208,71 @@ const fn register(register: libc::c_int) -> usize {
 const STATE: usize = std::mem::offset_of!(libc::ucontext_t, uc_mcontext)
     + std::mem::offset_of!(libc::mcontext_t, fpregs);
 
+/// The function is given up.
+const GIVES_UP: u64 = 1;
+
+/// [`GIVES_UP`], or how it goes on: see [`onward`].
+unsafe extern "C" fn decide(
+    signal: i32,
+    info: *const libc::siginfo_t,
+    context: *const libc::ucontext_t,
+) -> u64 {
+    // SAFETY: the kernel passes them.
+    match unsafe { is_given_up(signal, info) } {
+        true => GIVES_UP,
+        // SAFETY: as above.
+        false => unsafe { onward(context) },
+    }
+}
+
+/// Where the rights are in what the kernel has saved of the state, which is in the standard format: by
+/// CPUID.(EAX=0DH,ECX=9):EBX. It is there whether the mask of parts says so or not.
+static RIGHTS_AT: AtomicU32 = AtomicU32::new(0);
+
+/// How what was interrupted goes on: 0 with all rights; else with the function's, and where its last
+/// registers are, of which the segments are missing.
+unsafe fn onward(context: *const libc::ucontext_t) -> u64 {
+    if IN_FORCE.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    // SAFETY: the kernel has written it, to memory that is the worker's.
+    let saved = unsafe { &(*context).uc_mcontext };
+    let at = saved.fpregs.cast::<u8>().wrapping_add(RIGHTS_AT.load(Ordering::Relaxed) as usize);
+    // SAFETY: as above.
+    let rights = unsafe { at.cast::<u32>().read() };
+    const OWN: u32 = 3;
+    if rights & OWN == 0 {
+        return 0;
+    }
+    if RUNNING.load(Ordering::Relaxed) == 0 {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(97) }
+    }
+    if rights != WINDOW.rights() {
+        SIGNAL.store(libc::SIGSEGV as u32, Ordering::Relaxed);
+        ADDRESS.store(0, Ordering::Relaxed);
+        return GIVES_UP;
+    }
+    let register = |at: libc::c_int| saved.gregs[at as usize] as u64;
+    let (room, stack) = (WINDOW.last(), register(libc::REG_RSP));
+    // Another handler's end may have been interrupted, whose last registers are above its stack.
+    let end = if room.contains(&stack) { stack & !7 } else { room.end };
+    let begin = end - 64;
+    if begin < room.start {
+        // No handlers are that deep.
+        SIGNAL.store(libc::SIGSEGV as u32, Ordering::Relaxed);
+        ADDRESS.store(stack, Ordering::Relaxed);
+        return GIVES_UP;
+    }
+    use libc::{REG_EFL, REG_RAX, REG_RCX, REG_RDX, REG_RIP};
+    let [rax, rcx, rdx, rip, flags] = [REG_RAX, REG_RCX, REG_RDX, REG_RIP, REG_EFL].map(register);
+    // SAFETY: within the window, whose words nobody has while the worker has all rights.
+    unsafe { (begin as *mut [u64; 8]).write([rax, rcx, rdx, rip, 0, flags, stack, 0]) };
+    begin
+}
+
 /// Whether the function is given up.
-unsafe extern "C" fn decide(signal: i32, info: *const libc::siginfo_t) -> bool {
+unsafe fn is_given_up(signal: i32, info: *const libc::siginfo_t) -> bool {
     let running = RUNNING.load(Ordering::Relaxed);
     let used = STACK_END.load(Ordering::Relaxed) - info as u64;
     if used > FULL {

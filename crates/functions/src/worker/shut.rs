@@ -11,6 +11,8 @@
 //! | the time stamp counter, where functions see the time coarsely | PR_SET_TSC |
 //! | being traced and dumped by its own user | PR_SET_DUMPABLE, RLIMIT_CORE |
 //!
+//! Before, it puts protection keys in force ([`super::keys`]), and says to its dispatcher what it has.
+//!
 //! It ends with the thread of the dispatcher that has started it.
 
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use landlock::{ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _};
-use partywall_abi::function::{Ring, Word};
+use partywall_abi::function::{Ring, Word, begun};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use seccompiler::{
@@ -27,11 +29,14 @@ use seccompiler::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::keys::{Keys, Part, Whose};
 use super::timer::Timer;
-use super::{Worker, enter, handlers, map};
+use super::{Worker, enter, handlers, keys, map, window};
 use crate::image::{CONSTANTS, Call, DATA};
+use crate::isolation::Wanted;
 use crate::layout::{
-    BLOCK, BLOCK_BYTES, BLOCK_SPAN, CELLS, Cell, Layout, PAGE, PAYLOAD_BYTES, PLOT, RING_BYTES,
+    BLOCK, BLOCK_BYTES, BLOCK_SPAN, CELLS, Cell, LIGHT_STACK, Layout, PAGE, PAYLOAD_BYTES, PLOT,
+    RING_BYTES, SAYS,
 };
 
 /// What a worker is told when it is started; its last argument, as hexadecimal digits.
@@ -49,6 +54,8 @@ pub struct Start {
     pub has_counter: bool,
     /// How long a tick of its own timer is, in nanoseconds, where it gives up functions by that.
     pub quantum_ns: Option<u64>,
+    /// What is to keep functions from its memory.
+    pub isolation: Wanted,
 }
 
 impl Start {
@@ -68,16 +75,40 @@ impl Start {
 
 /// A worker's whole life; it comes back only to say why it did not begin.
 pub fn main(argument: &str) -> String {
+    main_telling(argument, |_| ())
+}
+
+/// Where a worker has what functions cannot reach, for tests.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct Places {
+    /// The ring, with the payloads behind it.
+    pub ring: u64,
+    /// A static variable.
+    pub running: u64,
+    /// A variable of a function that has not returned.
+    pub stack: u64,
+    /// What functions can read: the rights.
+    pub window: u64,
+    /// The handler of signals.
+    pub handler: u64,
+    /// The instructions that write the rights, or may.
+    pub gates: [u64; 6],
+}
+
+/// The same as [`main`], for tests: it tells where things are before it gives up its descriptors.
+#[doc(hidden)]
+pub fn main_telling(argument: &str, tell: impl FnOnce(&Places)) -> String {
     let Some(start) = Start::from_argument(argument) else {
         return "this is what a dispatcher of functions starts; it is of no other use".into();
     };
-    match begin(&start) {
+    match begin(&start, tell) {
         Ok(worker) => worker.run(),
         Err(why) => format!("a worker of functions cannot begin: {why}"),
     }
 }
 
-fn begin(start: &Start) -> io::Result<Worker> {
+fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
     let [memory, images, own] = start.descriptors.map(|number| {
         // SAFETY: the dispatcher has left it open for this.
         unsafe { OwnedFd::from_raw_fd(number) }
@@ -118,6 +149,28 @@ fn begin(start: &Start) -> io::Result<Worker> {
     // SAFETY: as above.
     let bell = unsafe { &*word.cast::<Word>() };
     handlers::install(ring)?;
+    let forced = force(start, layout);
+    let (keys, what, why) = match (start.isolation, forced) {
+        (_, Ok(Some(keys))) => (Some(keys), begun::PROTECTION_KEYS, String::new()),
+        (_, Ok(None)) => (None, begun::NONE, "they are not asked for".to_owned()),
+        (Wanted::ProtectionKeys, Err(why)) => {
+            let why = format!("isolation `protection-keys` needs protection keys: {why}");
+            say(at, &why);
+            ring.begin(begun::REFUSED);
+            return Err(io::Error::other(why));
+        }
+        (_, Err(why)) => (None, begun::NONE, why),
+    };
+    say(at, &why);
+    let variable = 0_u64;
+    tell(&Places {
+        ring: at as u64,
+        running: std::ptr::from_ref(&enter::RUNNING) as u64,
+        stack: (&raw const variable) as u64,
+        window: std::ptr::from_ref(&window::WINDOW) as u64,
+        handler: handlers::handler as *const () as u64,
+        gates: keys::gates(),
+    });
     drop([memory, images, own]);
     if !start.has_counter {
         // SAFETY: a system call on numbers (PR_SET_TSC(2const)).
@@ -128,6 +181,9 @@ fn begin(start: &Start) -> io::Result<Worker> {
     }
     let timer = start.quantum_ns.map(Timer::new).transpose()?;
     shut(timer.as_ref())?;
+    // No function has run.
+    ring.begin(what);
+    crate::sleep::wake(bell);
     Ok(Worker {
         layout,
         ring,
@@ -136,7 +192,48 @@ fn begin(start: &Start) -> io::Result<Worker> {
         waiting: [None; CELLS as usize],
         has_counter: start.has_counter,
         timer,
+        keys,
     })
+}
+
+/// Writes a text behind the ring.
+fn say(ring: *mut u8, text: &str) {
+    let to = ring.wrapping_add(SAYS as usize);
+    let bytes = &text.as_bytes()[..text.len().min(begun::TEXT)];
+    // SAFETY: between ring and payloads, where nobody else writes.
+    unsafe { to.cast::<u32>().write(bytes.len() as u32) };
+    // SAFETY: as above.
+    unsafe { to.wrapping_add(4).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+}
+
+/// Puts keys in force where they are wanted.
+fn force(start: &Start, layout: Layout) -> Result<Option<Keys>, String> {
+    if start.isolation == Wanted::None {
+        return Ok(None);
+    }
+    let (read, write) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
+    let code = libc::PROT_READ | libc::PROT_EXEC;
+    let mut parts = Vec::new();
+    let mut part = |at, bytes, protection, whose| parts.push(Part { at, bytes, protection, whose });
+    for block in 0..start.blocks {
+        let (at, bytes) = (layout.images + block * BLOCK_SPAN, BLOCK * PLOT);
+        part(at, bytes, code, Whose::Common);
+        part(at + u64::from(CONSTANTS), bytes, read, Whose::Common);
+        part(at + u64::from(DATA), bytes, write, Whose::Data);
+    }
+    for number in 0..CELLS as u16 {
+        let cell = layout.cell(number);
+        part(cell.begin, cell.heap_end() - cell.begin, write, Whose::Cell(number));
+        part(cell.stack_top() - cell.stack, cell.stack, write, Whose::Cell(number));
+    }
+    part(layout.calls, PAGE, code, Whose::Common);
+    let images = layout.images..layout.images + start.blocks * BLOCK_SPAN;
+    let top = layout.cell(0).stack_top();
+    let keys = Keys::put_in_force(&parts, top, images);
+    let stack = (top - LIGHT_STACK) as *mut u8;
+    // SAFETY: cell 0's own, where keys were tried out.
+    unsafe { std::ptr::write_bytes(stack, 0, LIGHT_STACK as usize) };
+    keys.map(Some)
 }
 
 fn anywhere(file: BorrowedFd<'_>, bytes: u64) -> io::Result<*mut u8> {

@@ -10,6 +10,7 @@ use partywall_functions::clock::{Clock, Exactness};
 use partywall_functions::dispatcher::worker::{Bell, Memory, Worker};
 use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::image::Image;
+use partywall_functions::isolation::Wanted;
 use partywall_functions::layout::Layout;
 use partywall_functions::sandbox::Limits;
 use partywall_functions::signed::{Made, Signed};
@@ -64,6 +65,7 @@ pub(crate) fn workers(number: usize, exactness: Exactness) -> Workers {
         preemption: Preemption::Dispatcher,
         resident: 1 << 30,
         recycle: 10_000,
+        isolation: Wanted::Prefer,
     }
 }
 

@@ -8,6 +8,7 @@ use partywall_functions::clock::{Clock, Exactness};
 use partywall_functions::dispatcher::worker::{Bell, Memory, Worker};
 use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::image::Image;
+use partywall_functions::isolation::Wanted;
 use partywall_functions::layout::Layout;
 use partywall_functions::store::Store;
 
@@ -54,6 +55,7 @@ pub fn one_worker(program: Vec<String>, cpu: usize) -> Workers {
         preemption: Preemption::Dispatcher,
         resident: u64::MAX,
         recycle: u32::MAX,
+        isolation: Wanted::Prefer,
     }
 }
 
@@ -76,13 +78,21 @@ impl Link {
         seed: u64,
         images: impl ExactSizeIterator<Item = Image>,
     ) -> Result<(Self, Stamps)> {
+        Self::start_as(one_worker(program.to_vec(), cpu), seed, images)
+    }
+
+    /// The same of a worker that is described.
+    pub fn start_as(
+        workers: Workers,
+        seed: u64,
+        images: impl ExactSizeIterator<Item = Image>,
+    ) -> Result<(Self, Stamps)> {
         let (layout, mut store, clock, stamps) = store(seed, images.len() as u32)?;
         let mut entries = Vec::new();
         for image in images {
             entries.push(store.put(&image)?.ok_or("the images' memory is full")?.entry);
         }
         let bell = Bell::new()?;
-        let workers = one_worker(program.to_vec(), cpu);
         let memory = Memory { layout, store: &store, bell: &bell };
         let worker = Worker::start(&workers, 0, &memory)?;
         let pid = worker.pid();

@@ -5,6 +5,8 @@
 
 use std::process::ExitCode;
 
+use partywall_functions::isolation::Wanted;
+
 use super::cell::{Cell, Measure, Order, Whose};
 use super::held::Held;
 use super::link::Link;
@@ -15,7 +17,7 @@ use super::processes::{Waiting, Zygote};
 use super::spawned::{How, Spawned};
 use super::task::{Task, Told};
 use super::udp::Udp;
-use super::{LOADS, SPARSE, WINDOW, floor, hashes, kills, program, signals};
+use super::{LOADS, SPARSE, WINDOW, floor, hashes, kills, link, program, signals};
 use crate::case::{Case, Mode};
 use crate::control::Control;
 use crate::error::Result;
@@ -119,12 +121,15 @@ fn measure(task: &Task, rows: &mut Rows<'_>) -> Result<()> {
             }
             Ok(())
         }
-        "partywall-worker" => {
+        "partywall-worker" | "partywall-worker-open" => {
             let copies = Copies::new(&task.files)?;
             let images: Result<Vec<_>> = task.places().map(|which| copies.copy(which)).collect();
             let program = program("worker", &[])?;
-            let (link, stamps) =
-                Link::start(&program, task.cpus[1], task.seed, images?.into_iter())?;
+            let mut workers = link::one_worker(program, task.cpus[1]);
+            if task.contender == "partywall-worker-open" {
+                workers.isolation = Wanted::None;
+            }
+            let (link, stamps) = Link::start_as(workers, task.seed, images?.into_iter())?;
             let mut bare = Copied(link);
             warm(task, &mut bare, &mut times, (stamps, held), rows)?;
             bare.0.stop()

@@ -13,7 +13,8 @@ fn is_root() -> bool {
 
 #[test]
 fn functions_are_called_and_stopped_by_everyone() {
-    let mut names = vec!["partywall-worker", "ring-floor", "process-udp", "process-fair"];
+    let mut names = vec!["partywall-worker", "partywall-worker-open", "ring-floor"];
+    names.extend(["process-udp", "process-fair"]);
     names.extend(["process-zygote", "process-fork-exec-once", "sigalrm", "timer", "bare-signal"]);
     if is_root() {
         names.push("partywall-fn");

@@ -107,7 +107,8 @@ pub(super) fn loom(session: &mut Session) -> Result<()> {
         cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target.to_string_lossy())
     };
     let packages = LOOM.iter().flat_map(|package| ["-p", package]);
-    let args: Vec<_> = ["--release"].into_iter().chain(packages).chain(["--lib", "loom_"]).collect();
+    let args: Vec<_> =
+        ["--release"].into_iter().chain(packages).chain(["--lib", "loom_"]).collect();
     let run = cargo_test(session, flags, &args)?;
     let faults = session.take(run);
     session.note = format!("{} models", session.ran.entries().len() - before);

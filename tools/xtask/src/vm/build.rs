@@ -31,12 +31,13 @@ const SERVICES: [&str; 2] = ["st-server", "st-client"];
 
 /// Tests that the machine runs as they are for the host, with the libraries of that: what they were
 /// built with and what they start is at the same paths.
-const OF_HOST: [(&str, &str); 5] = [
+const OF_HOST: [(&str, &str); 6] = [
     ("partywall-system-tests", "processes"),
     ("partywall-system-tests", "root"),
     ("partywall-cli", "up"),
     ("partywall-stubs-tests", "stubs"),
     ("partywall-attacks", "shared_memory"),
+    ("partywall-functions", "keys"),
 ];
 
 /// Without it cargo leaves the tests that need root out. The machine runs all as root.
