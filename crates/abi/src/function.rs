@@ -4,7 +4,9 @@
 //! byte   size        what                              who writes
 //!    0     64        stop: which submission is to end   dispatcher
 //!   64     64        sleep: whether the worker sleeps   both
-//!  128  64 + 64      slot 0: submission, completion     dispatcher, worker
+//!  128     64        rest: what it need not look for    dispatcher
+//!  192     64        bell: whether the other sleeps     both
+//!  256  64 + 64      slot 0: submission, completion     dispatcher, worker
 //!  ...               SLOTS slots
 //! ```
 //!
@@ -30,8 +32,11 @@
 //!
 //! A worker that finds nothing spins for a while, stores 1 in `sleep`, looks once more, and waits for the
 //! word to change (futex(2)). Who submits looks at the word behind a fence, and where it is 1 stores 0 and
-//! wakes. The dispatcher's own sleep is a word of the same meaning in memory of its own, which all its
-//! workers may write.
+//! wakes. Until a worker has begun to look, `sleep` is [`NOT_BEGUN`]. A worker whose CPU is another one's for now does not spin: the dispatcher stores the number of the
+//! next submission in `rest` while there is none, and a worker that looks for that one sleeps at once.
+//!
+//! The dispatcher sleeps in the same way by `bell`, by those of all workers that run something. No worker has
+//! another one's, so that none can keep another one's from ringing.
 //!
 //! # Words
 //!
@@ -69,6 +74,8 @@ pub const WORDS: usize = 8;
 pub const SHORT: usize = 24;
 /// What offsets of payloads are a multiple of, in bytes.
 pub const GRAIN: usize = 64;
+/// What `sleep` is before the worker looks for submissions.
+pub const NOT_BEGUN: u32 = 2;
 /// Where a short payload is.
 const SHORT_AT: usize = 5;
 
@@ -100,16 +107,21 @@ pub struct Ring {
     pub stop: Word,
     /// 1 while the worker sleeps.
     pub sleep: Word,
+    /// The submission for which the worker does not spin.
+    pub rest: Word,
+    /// 1 while the dispatcher sleeps, for all that it knows of this worker.
+    pub bell: Word,
     slots: [Slot; SLOTS as usize],
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Slot>() == 128 && core::mem::offset_of!(Ring, slots) == 128);
+const _: () = assert!(size_of::<Slot>() == 128 && core::mem::offset_of!(Ring, slots) == 256);
 
 impl Default for Ring {
     fn default() -> Self {
         let slots = core::array::from_fn(|_| Slot::default());
-        Self { stop: Word::default(), sleep: Word::default(), slots }
+        let [stop, sleep, rest, bell] = core::array::from_fn(|_| Word::default());
+        Self { stop, sleep, rest, bell, slots }
     }
 }
 

@@ -27,9 +27,10 @@ pub(crate) fn sleep(word: &Word, most: Option<Duration>, is_there: impl FnOnce()
     word.0.store(0, Ordering::Relaxed);
 }
 
-/// As [`sleep`], by two words: either side's wake is enough, and neither can keep the other's from coming.
-pub(crate) fn sleep_by_two(
-    words: [&Word; 2],
+/// As [`sleep`], by several words, 128 at most: a wake by any of them is enough, and no side can keep
+/// another's from coming.
+pub(crate) fn sleep_by_any(
+    words: &[&Word],
     most: Option<Duration>,
     is_there: impl FnOnce() -> bool,
 ) {
@@ -37,13 +38,14 @@ pub(crate) fn sleep_by_two(
     say(1);
     fence(Ordering::SeqCst);
     if !is_there() {
-        let waits = words.map(|word| {
+        let waits = words.iter().map(|word| {
             let mut wait = Wait::new();
             wait.val = 1;
             wait.uaddr = WaitPtr::new(word.0.as_ptr().cast());
             wait.flags = WaitFlags::SIZE_U32;
             wait
         });
+        let waits: Vec<_> = waits.collect();
         // The kernel takes a time, not a duration.
         let until = most.map(|most| {
             let now = clock_gettime(ClockId::Monotonic);

@@ -6,14 +6,16 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use partywall_abi::function::{Completion, GRAIN, Ring, SLOTS, Submission, Word, following};
+use partywall_abi::function::{
+    Completion, GRAIN, NOT_BEGUN, Ring, SLOTS, Submission, Word, following,
+};
 use partywall_abi::sync::Ordering;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Preemption, Workers};
 use crate::clock::Exactness;
-use crate::layout::{CELL_FILE, Layout, PAGE, PAYLOAD_BYTES, RING_BYTES, WORKER_BYTES};
+use crate::layout::{CELL_FILE, Layout, PAYLOAD_BYTES, RING_BYTES, WORKER_BYTES};
 use crate::sleep::wake;
 use crate::store::Store;
 use crate::worker::{STOP, Start};
@@ -33,17 +35,20 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts worker `number` of these.
+    /// Starts a worker for CPU `number` of these, which maps these images.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start(workers: &Workers, number: usize, shared: &Memory<'_>) -> io::Result<Self> {
-        let Memory { layout, store, bell } = *shared;
+    pub fn start(workers: &Workers, number: usize, store: &Store) -> io::Result<Self> {
+        let layout = store.layout();
         let memory = rustix::fs::memfd_create("partywall-worker", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&memory, WORKER_BYTES)?;
-        let ring = Mapping::new(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
-        let bell = bell.file.as_raw_fd();
-        let descriptors = [memory.as_raw_fd(), store.file().as_raw_fd(), bell];
+        let shared = Mapping::new(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
+        // SAFETY: just mapped, and all of a ring is atomic.
+        let ring = unsafe { &*shared.at.cast::<Ring>() };
+        ring.sleep.0.store(NOT_BEGUN, Ordering::Relaxed);
+        let files = [memory.as_fd(), store.file(), store.clock()];
+        let descriptors = files.map(|file| file.as_raw_fd());
         let start = Start {
             layout,
             blocks: store.blocks(),
@@ -81,9 +86,7 @@ impl Worker {
         let mut child = command.spawn()?;
         let pid = rustix::process::Pid::from_child(&child);
         match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
-            Ok(pidfd) => {
-                Ok(Self { child, pidfd, shared: ring, next: 1, oldest: 1, memory, layout })
-            }
+            Ok(pidfd) => Ok(Self { child, pidfd, shared, next: 1, oldest: 1, memory, layout }),
             Err(why) => {
                 end(&mut child);
                 Err(why.into())
@@ -120,6 +123,21 @@ impl Worker {
         self.next = following(number);
         wake(&self.ring().sleep);
         number
+    }
+
+    /// Whether it has begun to look for submissions.
+    pub fn has_begun(&self) -> bool {
+        self.ring().sleep.0.load(Ordering::Relaxed) != NOT_BEGUN
+    }
+
+    /// Has the worker sleep until there is another submission; there is none now.
+    pub fn rest(&self) {
+        self.ring().rest.0.store(self.next, Ordering::Relaxed);
+    }
+
+    /// The word by which the worker wakes who waits for a completion, if it does so.
+    pub(crate) fn bell(&self) -> &Word {
+        &self.ring().bell
     }
 
     /// The next completion, if it has come.
@@ -198,6 +216,12 @@ impl Worker {
         self.child.id()
     }
 
+    /// The inode of its memory, which nobody else maps; for tests.
+    #[doc(hidden)]
+    pub fn inode(&self) -> u64 {
+        rustix::fs::fstat(&self.memory).expect("it is open").st_ino
+    }
+
     /// Its process.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
@@ -214,42 +238,6 @@ impl Drop for Worker {
 fn end(child: &mut Child) {
     let _ended = child.kill();
     let _ended = child.wait();
-}
-
-/// What workers of a dispatcher share.
-#[derive(Debug, Clone, Copy)]
-pub struct Memory<'a> {
-    /// Where things are.
-    pub layout: Layout,
-    /// The images.
-    pub store: &'a Store,
-    /// The dispatcher's word.
-    pub bell: &'a Bell,
-}
-
-/// The word by which a dispatcher sleeps that waits for workers; they may all write it.
-#[derive(Debug)]
-pub struct Bell {
-    file: OwnedFd,
-    word: Mapping,
-}
-
-impl Bell {
-    /// A word in memory of its own.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn new() -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("partywall-bell", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&file, PAGE)?;
-        let word = Mapping::new(file.as_fd(), PAGE)?;
-        Ok(Self { file, word })
-    }
-
-    pub(crate) fn word(&self) -> &Word {
-        // SAFETY: mapped as long as this lives, and all of it is atomic.
-        unsafe { &*self.word.at.cast::<Word>() }
-    }
 }
 
 /// The begin of a file, to be read and written; it is unmapped when this is dropped.

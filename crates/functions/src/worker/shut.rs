@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use landlock::{ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _};
-use partywall_abi::function::{Ring, Word};
+use partywall_abi::function::Ring;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use seccompiler::{
@@ -41,7 +41,7 @@ pub struct Start {
     pub layout: Layout,
     /// How many blocks of images there are.
     pub blocks: u64,
-    /// The descriptors of its own memory, of the images, and of the dispatcher's word.
+    /// The descriptors of its own memory, of its group's images, and of the clock's page.
     pub descriptors: [i32; 3],
     /// The CPU that it runs on.
     pub cpu: Option<usize>,
@@ -78,7 +78,7 @@ pub fn main(argument: &str) -> String {
 }
 
 fn begin(start: &Start) -> io::Result<Worker> {
-    let [memory, images, own] = start.descriptors.map(|number| {
+    let [memory, images, clock] = start.descriptors.map(|number| {
         // SAFETY: the dispatcher has left it open for this.
         unsafe { OwnedFd::from_raw_fd(number) }
     });
@@ -90,10 +90,13 @@ fn begin(start: &Start) -> io::Result<Worker> {
     let layout = start.layout;
     let (read, write) = (ProtFlags::READ, ProtFlags::READ | ProtFlags::WRITE);
     let code = ProtFlags::READ | ProtFlags::EXEC;
+    map(layout.images, PAGE, read, Some((clock.as_fd(), 0)))?;
     for block in 0..start.blocks {
         let (at, file) = (layout.images + block * BLOCK_SPAN, block * BLOCK_BYTES);
         let bytes = BLOCK * PLOT;
-        map(at, bytes, code, Some((images.as_fd(), file)))?;
+        // The clock is instead of the first plot.
+        let before = if block == 0 { PLOT } else { 0 };
+        map(at + before, bytes - before, code, Some((images.as_fd(), file + before)))?;
         map(
             at + u64::from(CONSTANTS),
             bytes,
@@ -114,11 +117,8 @@ fn begin(start: &Start) -> io::Result<Worker> {
     let at = anywhere(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
     // SAFETY: the ring is at the memory's begin, for ever, and all of it is atomic.
     let ring = unsafe { &*at.cast::<Ring>() };
-    let word = anywhere(own.as_fd(), PAGE)?;
-    // SAFETY: as above.
-    let bell = unsafe { &*word.cast::<Word>() };
     handlers::install(ring)?;
-    drop([memory, images, own]);
+    drop([memory, images, clock]);
     if !start.has_counter {
         // SAFETY: a system call on numbers (PR_SET_TSC(2const)).
         let closed = unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV, 0, 0, 0) };
@@ -132,7 +132,6 @@ fn begin(start: &Start) -> io::Result<Worker> {
         layout,
         ring,
         payloads: at.wrapping_add(RING_BYTES as usize),
-        bell,
         waiting: [None; CELLS as usize],
         has_counter: start.has_counter,
         timer,

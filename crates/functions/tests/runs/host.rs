@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use partywall_abi::function::{Completion, Input, Short, Submission, Task};
 use partywall_functions::builder::{Builder, Layer, Toolchain};
 use partywall_functions::clock::{Clock, Exactness};
-use partywall_functions::dispatcher::worker::{Bell, Memory, Worker};
+use partywall_functions::dispatcher::worker::Worker;
 use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::image::Image;
 use partywall_functions::layout::Layout;
@@ -60,6 +60,7 @@ pub(crate) fn workers(number: usize, exactness: Exactness) -> Workers {
     Workers {
         program: vec![env!("CARGO_BIN_EXE_functions-worker").to_owned()],
         cpus: vec![None; number],
+        processes: 16,
         exactness,
         preemption: Preemption::Dispatcher,
         resident: 1 << 30,
@@ -87,8 +88,7 @@ impl Host {
         let layout = Layout::draw([std::process::id().into(), 7]);
         let store = Store::new(layout, 2).unwrap();
         let workers = workers(1, exactness);
-        let memory = Memory { layout, store: &store, bell: &Bell::new().unwrap() };
-        let link = Worker::start(&workers, 0, &memory).unwrap();
+        let link = Worker::start(&workers, 0, &store).unwrap();
         let clock = Clock::new(&store, exactness).unwrap();
         Self { store, link, clock, calls: 0, cell: 0 }
     }

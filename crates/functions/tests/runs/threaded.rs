@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use partywall_functions::clock::Exactness;
-use partywall_functions::dispatcher::{Number, Outcome, Preemption, Registration};
+use partywall_functions::dispatcher::{Group, Number, Outcome, Preemption, Registration, Share};
 use partywall_functions::runtime::{
     Callee, Finished, OwnerHandle, Runtime, ServiceCall, Services, Settings,
 };
@@ -68,6 +68,7 @@ impl Rig {
             parameters: Vec::new(),
             budget,
             idempotent: false,
+            share: Share::All,
             strikes: 1000,
         };
         self.runtime.register(owner, registration).unwrap()
@@ -212,8 +213,10 @@ fn sleeps_and_ends(preemption: Preemption) {
         told.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
     });
     let dispatcher = format!("self/task/{}", end.recv().unwrap());
-    let [worker] = rig.runtime.workers().unwrap()[..] else { panic!("one worker") };
-    let tasks = [dispatcher, worker.to_string()];
+    let workers = rig.runtime.workers().unwrap();
+    let [worker] = &workers[..] else { panic!("one worker") };
+    assert_eq!((worker.group, report[0].share), (Group::All, Share::All));
+    let tasks = [dispatcher, worker.pid.to_string()];
     let now = || tasks.iter().map(|task| switches(task)).collect::<Vec<_>>();
     let begun = Instant::now();
     let mut before = now();
