@@ -138,6 +138,8 @@ pub struct Dispatcher<T> {
     deadlines: BinaryHeap<(Reverse<u64>, Number)>,
     /// Calls that have begun and are to be submitted, before any that has not.
     again: VecDeque<Number>,
+    /// Whether one that has not comes before them, by turns.
+    is_fresh_first: bool,
     /// When it was last looked whether workers live, and how often.
     looked_ns: u64,
     turn: usize,
@@ -189,6 +191,7 @@ impl<T> Dispatcher<T> {
             generation: 0,
             deadlines: BinaryHeap::new(),
             again: VecDeque::new(),
+            is_fresh_first: false,
             looked_ns: 0,
             turn: 0,
         };

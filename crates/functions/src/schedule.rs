@@ -97,8 +97,9 @@ struct State<T> {
     queue: VecDeque<T>,
     begun: usize,
     virtual_time: u64,
-    /// What is counted for each that has begun, in virtual time.
+    /// What is counted for each that begins, and for all that have not ended, in virtual time.
     expected: u64,
+    charged: u64,
     /// When a call would come that keeps to the rate (the theoretical arrival time of ITU-T I.371, annex A).
     due: u64,
 }
@@ -115,7 +116,7 @@ pub struct Schedule<T> {
     owners: Vec<State<T>>,
     /// The owners with a call that may begin, by their virtual times.
     ready: BTreeSet<(u64, Owner)>,
-    /// The virtual time of the owner that was served last.
+    /// The virtual time of the owner that was served last, without what it had not had yet.
     now: u64,
 }
 
@@ -129,7 +130,8 @@ impl<T> Schedule<T> {
     /// Another owner.
     pub fn add(&mut self, limits: Limits) -> Owner {
         let (queue, virtual_time) = (VecDeque::new(), self.now);
-        let state = State { limits, queue, begun: 0, virtual_time, expected: 0, due: 0 };
+        let (begun, expected, charged, due) = (0, 0, 0, 0);
+        let state = State { limits, queue, begun, virtual_time, expected, charged, due };
         self.owners.push(state);
         Owner(self.owners.len() as u32 - 1)
     }
@@ -175,6 +177,12 @@ impl<T> Schedule<T> {
         Ok(())
     }
 
+    /// The call that is the first in order.
+    pub fn first(&self) -> Option<&T> {
+        let (_, owner) = self.ready.first()?;
+        self.owners[owner.0 as usize].queue.front()
+    }
+
     /// The call that is to begin next: the first one in order for which there is a place, as `place` says,
     /// which has its owner's virtual time too. Its end is to be told ([`Self::ended`]).
     #[inline]
@@ -188,10 +196,12 @@ impl<T> Schedule<T> {
             Some((virtual_time, owner, place(call, virtual_time)?))
         });
         let (virtual_time, owner, place) = found?;
-        self.now = self.now.max(virtual_time);
+        let charged = self.owners[owner.0 as usize].charged;
+        self.now = self.now.max(virtual_time.saturating_sub(charged));
         let (charge, call) = self.change(owner, |state| {
             state.begun += 1;
             state.virtual_time += state.expected;
+            state.charged += state.expected;
             (state.expected, state.queue.pop_front())
         });
         Some((Begun { owner, charge }, call?, place))
@@ -201,6 +211,7 @@ impl<T> Schedule<T> {
     pub fn ended(&mut self, begun: Begun, cpu_ns: u64) {
         self.change(begun.owner, |state| {
             state.begun -= 1;
+            state.charged -= begun.charge;
             let taken = cpu_ns.saturating_mul(SCALE) / u64::from(state.limits.share.max(1));
             state.virtual_time = (state.virtual_time + taken).saturating_sub(begun.charge);
             state.expected = taken;
@@ -291,6 +302,27 @@ mod tests {
         let both = [(busy, 10 * MICRO), (late, 10 * MICRO)];
         let had = run(&mut schedule, &both, first..second);
         assert!(had[0].abs_diff(had[1]) <= 40 * MICRO, "{had:?}");
+    }
+
+    #[test]
+    fn who_comes_is_not_behind_what_others_have_not_had() {
+        let mut schedule = Schedule::default();
+        let (late, busy) = (schedule.add(limits(100)), schedule.add(limits(100)));
+        for cpu_ns in [0, 100_000 * MICRO] {
+            schedule.admit(busy, 0, 0).unwrap();
+            let (begun, _) = first(&mut schedule).unwrap();
+            schedule.ended(begun, cpu_ns);
+        }
+        // Others are begun before it is known that they take nothing.
+        for _ in 0..32 {
+            schedule.admit(busy, 0, 0).unwrap();
+        }
+        let begun: Vec<_> = (0..16).map(|_| first(&mut schedule).unwrap().0).collect();
+        schedule.admit(late, 1, 0).unwrap();
+        for begun in begun {
+            schedule.ended(begun, 0);
+        }
+        assert_eq!(first(&mut schedule).unwrap().1, 1);
     }
 
     #[test]

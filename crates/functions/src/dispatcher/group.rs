@@ -117,6 +117,12 @@ impl Groups {
         self.numbers.remove(&members.group);
     }
 
+    /// Whether there are others than that of all.
+    #[inline]
+    pub(super) fn are_many(&self) -> bool {
+        self.members.len() > 1
+    }
+
     pub(super) fn get(&self, number: usize) -> &Members {
         &self.members[number]
     }

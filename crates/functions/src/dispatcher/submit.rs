@@ -17,20 +17,41 @@ impl<T> Dispatcher<T> {
     pub(super) fn submit(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
         self.seats.offer();
         let mut any = false;
+        // By turns with those that have begun, so that these do not keep others out.
+        self.is_fresh_first = !self.is_fresh_first;
+        if self.is_fresh_first && !self.again.is_empty() {
+            any |= self.begin_one(now_ns, events)?;
+        }
         for _ in 0..self.again.len() {
             let Some(number) = self.again.pop_front() else { break };
             self.calls[number.at()].is_queued = false;
             any |= self.submit_again(number, now_ns, events)?;
         }
-        while self.seats.take_calls() {
-            let Some((number, place)) = self.begin(now_ns) else { break };
+        while self.begin_one(now_ns, events)? {
             any = true;
-            if !self.place(number, place, now_ns, events)? {
-                break;
-            }
+        }
+        // Where those that have begun leave no room, the next one stands in line all the same.
+        if self.seats.groups.are_many()
+            && !self.seats.take_calls()
+            && let Some(next) = self.schedule.first()
+        {
+            let wanted = wanted(&self.calls[next.at()], &self.functions);
+            self.seats.choose(&wanted, now_ns);
         }
         any |= self.seats.pass_over();
         Ok(any)
+    }
+
+    /// Begins and submits the next call; whether it could be.
+    #[inline]
+    fn begin_one(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
+        if !self.seats.take_calls() {
+            return Ok(false);
+        }
+        match self.begin(now_ns) {
+            Some((number, place)) => self.place(number, place, now_ns, events),
+            None => Ok(false),
+        }
     }
 
     /// Begins the first call in order that has a place.

@@ -249,6 +249,43 @@ fn an_idle_dispatcher_sleeps_where_workers_have_timers() {
     sleeps_and_ends(Preemption::Timer(Duration::from_micros(100)));
 }
 
+/// Two owners' functions that do not meet, called at once: the thread sleeps while either runs, and hears both.
+#[test]
+fn groups_take_turns_where_workers_have_timers() {
+    let rig = Rig::with(Preemption::Timer(Duration::from_micros(100)));
+    let callees = [0, 1].map(|number| {
+        let owner = rig.runtime.add_owner(Limits::default()).unwrap();
+        let registration = Registration {
+            name: number.to_string(),
+            owner: Owner(0),
+            image: signed(UPPER).into(),
+            parameters: Vec::new(),
+            budget: Duration::from_secs(20),
+            idempotent: false,
+            share: Share::Owner,
+            strikes: 1000,
+        };
+        rig.runtime.register(&owner, registration).unwrap()
+    });
+    std::thread::scope(|scope| {
+        for callee in &callees {
+            let runtime = &rig.runtime;
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let request = format!("call {round}");
+                    let finished = call(runtime, callee, request.as_bytes());
+                    assert_eq!(finished.outcome, reply(&request.to_uppercase()));
+                }
+            });
+        }
+    });
+    let report = rig.runtime.report(callees.iter().map(Callee::id).collect()).unwrap();
+    assert!(report.into_iter().all(|report| report.unwrap().share == Share::Owner));
+    let groups: Vec<_> = rig.runtime.workers().unwrap().into_iter().map(|it| it.group).collect();
+    assert_eq!(groups.len(), 3, "{groups:?}");
+    rig.runtime.stop().unwrap();
+}
+
 /// A worker's own timer stops what is beyond its budget, not before, and the dispatcher does not run
 /// meanwhile.
 #[test]
