@@ -32,8 +32,10 @@
 //!
 //! A worker that finds nothing spins for a while, stores 1 in `sleep`, looks once more, and waits for the
 //! word to change (futex(2)). Who submits looks at the word behind a fence, and where it is 1 stores 0 and
-//! wakes. Until a worker has begun to look, `sleep` is [`NOT_BEGUN`]. A worker whose CPU is another one's for now does not spin: the dispatcher stores the number of the
-//! next submission in `rest` while there is none, and a worker that looks for that one sleeps at once.
+//! wakes. Until a worker has begun to look, `sleep` is [`NOT_BEGUN`].
+//!
+//! A worker whose CPU is another one's for now does not spin: the dispatcher stores the number of the next
+//! submission in `rest` while there is none, and a worker that looks for that one sleeps at once.
 //!
 //! The dispatcher sleeps in the same way by `bell`, by those of all workers that run something. No worker has
 //! another one's, so that none can keep another one's from ringing.

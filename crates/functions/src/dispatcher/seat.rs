@@ -11,10 +11,10 @@
 //!      `-> else: its group stands in the line of a seat
 //! ```
 //!
-//! As soon as a group stands in a seat's line, the active one has at most [`TURN`] submissions more, and those
-//! only of owners that are no more than [`LEAD`] of virtual time before the first owner that waits: a switch
-//! costs some microseconds, so some calls come before their order to have fewer of them. Then the seat drains
-//! and is the turn of the first group in line. If that has no call any more, it is the next one's turn.
+//! As soon as a group stands in a seat's line, the active one has at most [`TURN`] submissions more, and
+//! those only of owners that are no more than [`LEAD`] of virtual time before the first owner that waits: a
+//! switch wakes a process, so some calls come before their order to have fewer of them. Then the seat drains,
+//! and it is the turn of the first group in line. If that has no call any more, it is the next one's turn.
 //!
 //! There are at most [`super::Workers::processes`] processes. Where there is none for a group, the one that
 //! was used least recently is ended, if nothing runs or waits in it. A group that has a process already ends

@@ -226,7 +226,7 @@ fn a_flood_of_one_group_does_not_starve_another() {
     assert!(most > 0);
 }
 
-/// Functions that go on all the time come before those that have not begun; they starve none of another group.
+/// Functions that go on all the time starve none of another group that has not begun.
 #[test]
 fn functions_that_go_on_do_not_starve_another_group() {
     let text = "pub fn handle(r: Request<'_>) -> Reply {\n\

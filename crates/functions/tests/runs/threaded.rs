@@ -249,7 +249,7 @@ fn an_idle_dispatcher_sleeps_where_workers_have_timers() {
     sleeps_and_ends(Preemption::Timer(Duration::from_micros(100)));
 }
 
-/// Two owners' functions that do not meet, called at once: the thread sleeps while either runs, and hears both.
+/// Two owners' functions that do not meet, called at once: the thread sleeps while one runs, and hears both.
 #[test]
 fn groups_take_turns_where_workers_have_timers() {
     let rig = Rig::with(Preemption::Timer(Duration::from_micros(100)));
