@@ -4,9 +4,11 @@
 //! byte   size        what                              who writes
 //!    0     64        stop: which submission is to end   dispatcher
 //!   64     64        sleep: whether the worker sleeps   both
-//!  128  64 + 64      slot 0: submission, completion     dispatcher, worker
+//!  128     64        rest: what it need not look for    dispatcher
+//!  192     64        bell: whether the other sleeps     both
+//!  256  64 + 64      slot 0: submission, completion     dispatcher, worker
 //!  ...               SLOTS slots
-//! 8320     64        begun: what the worker has        worker
+//! 8448     64        begun: what the worker has        worker
 //! ```
 //!
 //! Submissions have numbers 1, 2, ... in wrapping 32 bits, and submission `n` is in slot `n % SLOTS`. The
@@ -31,8 +33,13 @@
 //!
 //! A worker that finds nothing spins for a while, stores 1 in `sleep`, looks once more, and waits for the
 //! word to change (futex(2)). Who submits looks at the word behind a fence, and where it is 1 stores 0 and
-//! wakes. The dispatcher's own sleep is a word of the same meaning in memory of its own, which all its
-//! workers may write.
+//! wakes. Until the dispatcher has read what the worker has begun with, `sleep` is [`NOT_YET`].
+//!
+//! A worker whose CPU is another one's for now does not spin: the dispatcher stores the number of the next
+//! submission in `rest` while there is none, and a worker that looks for that one sleeps at once.
+//!
+//! The dispatcher sleeps in the same way by `bell`, by those of all workers that run something. No worker has
+//! another one's, so that none can keep another one's from ringing.
 //!
 //! # Words
 //!
@@ -51,9 +58,10 @@
 //!
 //! # Begin
 //!
-//! A worker stores one of [`begun`] before it takes the first submission. Where it has no protection keys, a
-//! text behind the ring says why: its length in 32 bits, and so many bytes, [`begun::TEXT`] at most. Until
-//! then no function has run, and both are the worker's own word.
+//! A worker stores one of [`begun`], wakes by `bell`, and waits until `sleep` is not [`NOT_YET`] any more.
+//! Where it has no protection keys, a text behind the ring says why: its length in 32 bits, and so many
+//! bytes, [`begun::TEXT`] at most. The dispatcher reads both, and then stores 0 in `sleep` and wakes: until
+//! then no function has run that could have written them. There may be submissions before.
 //!
 //! # Ending a function
 //!
@@ -90,6 +98,8 @@ pub const WORDS: usize = 8;
 pub const SHORT: usize = 24;
 /// What offsets of payloads are a multiple of, in bytes.
 pub const GRAIN: usize = 64;
+/// What `sleep` is until the worker may look for submissions.
+pub const NOT_YET: u32 = 2;
 /// Where a short payload is.
 const SHORT_AT: usize = 5;
 
@@ -121,20 +131,24 @@ pub struct Ring {
     pub stop: Word,
     /// 1 while the worker sleeps.
     pub sleep: Word,
+    /// The submission for which the worker does not spin.
+    pub rest: Word,
+    /// 1 while the dispatcher sleeps, for all that it knows of this worker.
+    pub bell: Word,
     slots: [Slot; SLOTS as usize],
     begun: Word,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Slot>() == 128 && core::mem::offset_of!(Ring, slots) == 128);
+const _: () = assert!(size_of::<Slot>() == 128 && core::mem::offset_of!(Ring, slots) == 256);
 #[cfg(not(loom))]
-const _: () = assert!(core::mem::offset_of!(Ring, begun) == 8320);
+const _: () = assert!(core::mem::offset_of!(Ring, begun) == 8448);
 
 impl Default for Ring {
     fn default() -> Self {
         let slots = core::array::from_fn(|_| Slot::default());
-        let [stop, sleep, begun] = core::array::from_fn(|_| Word::default());
-        Self { stop, sleep, slots, begun }
+        let [stop, sleep, rest, bell, begun] = core::array::from_fn(|_| Word::default());
+        Self { stop, sleep, rest, bell, slots, begun }
     }
 }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use partywall_functions::builder::{Builder, Toolchain};
-use partywall_functions::dispatcher::{MESSAGE, Registration};
+use partywall_functions::dispatcher::{MESSAGE, Registration, Share, WorkerProcess};
 use partywall_functions::isolation::InForce;
 use partywall_functions::runtime::{self, Callee, OwnerHandle, Report, Runtime, Ticket};
 use partywall_functions::sandbox::Limits as BuildLimits;
@@ -178,7 +178,9 @@ impl Host {
         self.builder.as_ref().err().map(String::as_str)
     }
 
-    /// Another policy. What is deployed stays, and is called if the policy still has its owner.
+    /// Another policy. What is deployed stays, and is called if the policy still has its owner. Functions that
+    /// are to share a worker with others than before are registered again at their next call, and counted
+    /// from 0.
     ///
     /// # Errors
     /// UNAVAILABLE, when the dispatcher has ended.
@@ -188,7 +190,18 @@ impl Host {
                 self.runtime.limit(handle, rules.limits).map_err(ended)?;
             }
         }
+        let before = self.known.policy();
+        let has_other = |live: &Live| {
+            let share = |policy: &Policy| Some(policy.rules(&live.record.owner)?.share);
+            share(&policy) != share(&before)
+        };
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        for found in functions.values_mut().filter(|found| has_other(found)) {
+            *found = Arc::new(live(found.record.clone()));
+        }
+        // Who is registered from here on is by this policy.
         self.known.set_policy(policy);
+        drop(functions);
         Ok(())
     }
 
@@ -293,6 +306,9 @@ impl Host {
         let deployed = &record.version().deployed;
         let image = self.registry.image(name, deployed.image).map_err(of_registry)?;
         let owner = self.owner(&record.owner)?;
+        // Of an owner that the policy does not have any more nothing is called.
+        let policy = self.known.policy();
+        let share = policy.rules(&record.owner).map_or(Share::Function, |rules| rules.share);
         let registration = Registration {
             name: name.into(),
             owner: owner.number(),
@@ -300,6 +316,7 @@ impl Host {
             parameters: checks::block(&deployed.parameters, &deployed.secrets),
             budget: std::time::Duration::from_micros(deployed.budget_us),
             idempotent: deployed.idempotent,
+            share,
             strikes: STRIKES,
         };
         let callee = self.runtime.register(&owner, registration).map_err(ended)?;
@@ -573,7 +590,9 @@ impl Host {
         let mut reports = self.runtime.report(known).map_err(ended)?.into_iter();
         let listed = seen.into_iter().zip(ids).map(|((name, live), id)| {
             let report = id.and_then(|_| reports.next().flatten());
-            let share = policy.rules(&live.record.owner).map_or("none", |rules| rules.share.name());
+            let by_policy = || policy.rules(&live.record.owner).map(|rules| rules.share);
+            let share = report.as_ref().map(|report| report.share).or_else(by_policy);
+            let share = share.map_or("none", Share::name);
             Listed { name, record: live.record.clone(), share, report }
         });
         Ok(listed.collect())
@@ -587,11 +606,11 @@ impl Host {
         self.runtime.in_force().map_err(ended)
     }
 
-    /// The processes of the workers.
+    /// The processes of the workers, and who meets whom in them.
     ///
     /// # Errors
     /// UNAVAILABLE, when the dispatcher has ended.
-    pub fn workers(&self) -> Result<Vec<u32>, Status> {
+    pub fn workers(&self) -> Result<Vec<WorkerProcess>, Status> {
         self.runtime.workers().map_err(ended)
     }
 }

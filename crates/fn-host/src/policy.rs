@@ -22,6 +22,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use partywall_functions::dispatcher::Share;
 use partywall_functions::schedule::Limits;
 use serde::Deserialize;
 
@@ -137,29 +138,6 @@ impl Rules {
     /// Whether the owner's functions may call this method.
     pub fn may_call(&self, service: &str, path: &str) -> bool {
         self.services.iter().any(|method| method.covers(service, path))
-    }
-}
-
-/// Whose functions may meet in one worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Share {
-    /// Each function has workers of its own.
-    Function,
-    /// Those of one owner.
-    Owner,
-    /// Those of all owners that say so.
-    All,
-}
-
-impl Share {
-    /// As in a policy.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Function => "function",
-            Self::Owner => "owner",
-            Self::All => "all",
-        }
     }
 }
 

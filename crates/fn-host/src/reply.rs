@@ -105,6 +105,10 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
         Outcome::Deaf => {
             Status::internal("the function could not be stopped, and its worker was ended")
         }
+        Outcome::Held(processes) => Status::unavailable(format!(
+            "functions wait for services in all {processes} worker processes, and none is free for this one; \
+             `fn serve --processes` has more"
+        )),
         Outcome::Gone => Status::unavailable("the function has just been replaced or removed"),
         Outcome::NotLoaded(why) => {
             Status::unavailable(format!("the function's image is not in memory: {why}"))

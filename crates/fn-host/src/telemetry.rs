@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::registry::{Deployed, Record, Version};
     use metrics_exporter_prometheus::PrometheusBuilder;
-    use partywall_functions::dispatcher::Counts;
+    use partywall_functions::dispatcher::{Counts, Share};
     use partywall_functions::runtime::Report;
 
     /// The rows of docs/metrics.md that are about this crate.
@@ -204,7 +204,7 @@ mod tests {
             name: name.into(),
             record: Record::first("o", version),
             share: "owner",
-            report: Some(Report { is_banned: false, strikes: 2, is_loaded: true, counts }),
+            report: Some(Report { is_banned: false, strikes: 2, is_loaded: true, share: Share::Owner, counts }),
         }
     }
 

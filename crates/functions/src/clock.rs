@@ -1,5 +1,5 @@
 #![allow(unsafe_code, reason = "maps a page that workers read")]
-//! The page by which functions tell the time, which is the first of the images' memory.
+//! The page by which functions tell the time, which all workers map at the same address.
 //!
 //! | clock | what functions see | who writes |
 //! | --- | --- | --- |
@@ -53,7 +53,7 @@ impl Clock {
                 bytes,
                 rights,
                 MapFlags::SHARED,
-                store.file(),
+                store.clock(),
                 0,
             )?
         };

@@ -1,7 +1,7 @@
 //! The dispatcher: which call runs where and when, and what comes of it.
 //!
 //! ```text
-//! call --> [schedule: queue of its owner] --> worker's ring --> function
+//! call --> [schedule: queue of its owner] --> [seat: a process of its group] --> worker's ring --> function
 //!                                                |                 |- reply, error, fault ------> done
 //!                    again, with more memory <---|                 |- used too much: stopped ---> done
 //!                                                |                 `- calls a service: waits
@@ -23,16 +23,23 @@
 //! after [`AGAIN`] and ever longer times until the completion comes. A worker that does not hear it for
 //! [`DEAF`] is killed, and the call is [`Outcome::Deaf`]. A worker that has given up so many functions
 //! ([`Workers::recycle`]) takes no call any more, and another has its seat when its last one is over.
+//!
+//! A process runs functions that may meet ([`Share`]) and no others, from its begin to its end; it maps their
+//! images and its own memory, and of the rest only the clock's page, which it may read. So there may be
+//! several processes of a CPU, one of which has submissions at a time.
 
 mod call;
 mod cells;
 mod complete;
 mod counts;
 mod function;
+mod group;
 mod outcome;
 mod payloads;
+mod process;
 mod resident;
 mod seat;
+mod share;
 mod submit;
 mod watch;
 pub mod worker;
@@ -47,7 +54,11 @@ use partywall_abi::function::Word;
 pub use call::{Done, Event, Number, Outward};
 pub use counts::Counts;
 pub use function::{Id, Registration};
+pub use group::Group;
 pub use outcome::Outcome;
+pub use process::AHEAD;
+pub use seat::{HELD, LEAD, TURN};
+pub use share::{Share, UnknownShare};
 
 use crate::isolation::{InForce, Wanted};
 use crate::layout::HEAVY_HEAP;
@@ -55,8 +66,9 @@ use crate::schedule::{Limits, Owner, Schedule};
 use crate::store::Store;
 use call::Call;
 use function::Function;
+use group::{ALL, Groups};
 use resident::Residents;
-use seat::Seat;
+use seat::Seats;
 
 /// How long it is until a function is told to stop again, at first.
 pub const AGAIN: Duration = Duration::from_micros(100);
@@ -65,20 +77,25 @@ pub const DEAF: Duration = Duration::from_millis(500);
 /// The most bytes of a request with its parameters, and of a reply.
 pub const MESSAGE: usize = 8 << 20;
 
+/// The most CPUs of workers: a thread waits for 128 words at most (futex_waitv(2)), and one is its own.
+const CPUS: usize = 127;
+
 /// What is needed to start workers.
 #[derive(Debug, Clone)]
 pub struct Workers {
     /// A program that calls [`crate::worker::main`] with its last argument.
     pub program: Vec<String>,
-    /// The CPU of each of them; none is any.
+    /// The CPUs on which one of them runs at a time; none is any.
     pub cpus: Vec<Option<usize>>,
+    /// The most processes, at least one for each CPU.
+    pub processes: usize,
     /// How exactly functions see the time.
     pub exactness: crate::clock::Exactness,
     /// Who stops functions.
     pub preemption: Preemption,
     /// The most bytes of images that are loaded.
     pub resident: u64,
-    /// How many functions a worker gives up before another one has its seat.
+    /// How many functions a worker gives up before another one is started instead.
     pub recycle: u32,
     /// What is to keep functions from their worker's memory.
     pub isolation: Wanted,
@@ -112,11 +129,8 @@ impl Preemption {
 /// Functions, calls, and the workers that run them. `T` is what a call is told by.
 #[derive(Debug)]
 pub struct Dispatcher<T> {
-    layout: crate::layout::Layout,
-    store: Store,
-    bell: worker::Bell,
     workers: Workers,
-    seats: Vec<Seat>,
+    seats: Seats,
     functions: slab::Slab<Function>,
     names: HashMap<String, Id>,
     residents: Residents,
@@ -128,23 +142,52 @@ pub struct Dispatcher<T> {
     deadlines: BinaryHeap<(Reverse<u64>, Number)>,
     /// Calls that have begun and are to be submitted, before any that has not.
     again: VecDeque<Number>,
-    /// When it was last looked whether workers live.
+    /// Whether one that has not comes before them, by turns.
+    is_fresh_first: bool,
+    /// When it was last looked whether workers live, and how often.
     looked_ns: u64,
+    turn: usize,
+}
+
+/// A worker process, as it is at the moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Which of [`Workers::cpus`] it runs on.
+    pub seat: usize,
+    /// Whose functions meet in it.
+    pub group: Group,
+    /// It is the one that has submissions there.
+    pub is_active: bool,
+    /// The functions that wait in it for services.
+    pub waiting: usize,
+    /// The functions that it was given and that have not ended, in order.
+    pub given: Vec<Id>,
+    /// The inode of its memory, for tests.
+    #[doc(hidden)]
+    pub inode: u64,
 }
 
 impl<T> Dispatcher<T> {
-    /// Starts the workers, and waits until they have begun.
+    /// Starts a worker for each CPU, for functions that share with all, and waits until they have begun.
     ///
     /// # Errors
-    /// The kernel's, or why a worker does not begin.
-    pub fn new(layout: crate::layout::Layout, store: Store, workers: Workers) -> io::Result<Self> {
-        let bell = worker::Bell::new()?;
+    /// The kernel's, or why a worker does not begin; [`io::ErrorKind::InvalidInput`] with fewer processes than
+    /// CPUs, or too many CPUs.
+    pub fn new(store: Store, workers: Workers) -> io::Result<Self> {
+        let (cpus, most) = (workers.cpus.len(), workers.processes);
+        if cpus > CPUS || most < cpus {
+            let why = format!(
+                "workers have {cpus} CPUs and may be {most} processes: there are at most {CPUS} CPUs, and \
+                 `processes` must be as many or more"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let seats = Seats::new(Groups::new(store, cpus), cpus, most, workers.recycle);
         let mut dispatcher = Self {
-            layout,
-            store,
-            bell,
             workers,
-            seats: Vec::new(),
+            seats,
             functions: slab::Slab::new(),
             names: HashMap::new(),
             residents: Residents::default(),
@@ -153,13 +196,16 @@ impl<T> Dispatcher<T> {
             generation: 0,
             deadlines: BinaryHeap::new(),
             again: VecDeque::new(),
+            is_fresh_first: false,
             looked_ns: 0,
+            turn: 0,
         };
-        for number in 0..dispatcher.workers.cpus.len() {
-            let worker = dispatcher.start(number)?;
-            dispatcher.seats.push(Seat::new(worker));
+        for seat in 0..cpus {
+            let process = dispatcher.start(seat, ALL, 0)?;
+            dispatcher.seats.activate(process);
         }
-        dispatcher.seats.iter_mut().try_for_each(|seat| seat.worker.wait())?;
+        let mut begun = dispatcher.seats.processes.iter_mut();
+        begun.try_for_each(|(_, process)| process.worker.wait())?;
         Ok(dispatcher)
     }
 
@@ -181,7 +227,9 @@ impl<T> Dispatcher<T> {
         self.generation = self.generation.wrapping_add(1);
         let id = Id::new(self.functions.vacant_key(), self.generation);
         let before = self.names.insert(registration.name.clone(), id);
-        self.functions.insert(Function::new(registration, self.generation));
+        let group = Group::of(registration.share, registration.owner, id);
+        let group = self.seats.groups.join(group);
+        self.functions.insert(Function::new(registration, group, self.generation));
         before.map_or(Ok(()), |before| self.remove(before))?;
         Ok(id)
     }
@@ -210,6 +258,12 @@ impl<T> Dispatcher<T> {
     pub fn strikes(&self, id: Id) -> Option<(bool, u32)> {
         let function = self.functions.get(id.at()).filter(|function| function.is(id))?;
         Some((function.is_banned, function.strikes[1]))
+    }
+
+    /// With whose functions it may meet; none if there is no such function.
+    pub fn share(&self, id: Id) -> Option<Share> {
+        let function = self.functions.get(id.at()).filter(|function| function.is(id))?;
+        Some(function.share)
     }
 
     /// What has come of a function's calls; none if there is no such function.
@@ -332,8 +386,9 @@ impl<T> Dispatcher<T> {
         }
         if let Some((at, cell)) = call.waits {
             events.push(Event::Unwanted(number));
-            self.seats[at].worker.clean(cell)?;
-            self.seats[at].cells.give(cell);
+            let process = &mut self.seats.processes[at];
+            process.worker.clean(cell)?;
+            process.cells.give(cell);
         }
         if call.begun.is_none() {
             let owner = self.functions[call.function.at()].owner;
@@ -348,9 +403,11 @@ impl<T> Dispatcher<T> {
     /// The kernel's, when a worker or an image is not to be had.
     pub fn poll(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
         let mut any = false;
-        for at in 0..self.seats.len() {
-            any |= self.collect(at, now_ns, events)?;
-            self.watch(at, now_ns);
+        for seat in 0..self.seats.all.len() {
+            if let Some(at) = self.seats.all[seat].active {
+                any |= self.collect(at, now_ns, events)?;
+                self.watch(at, now_ns);
+            }
         }
         while let Some((Reverse(deadline), number)) = self.deadlines.peek().copied()
             && deadline <= now_ns
@@ -359,6 +416,7 @@ impl<T> Dispatcher<T> {
             self.end((number, now_ns), Outcome::Deadline, events)?;
             any = true;
         }
+        any |= self.end_groups();
         any |= self.look(now_ns, events)?;
         any |= self.submit(now_ns, events)?;
         Ok(any)
@@ -367,35 +425,36 @@ impl<T> Dispatcher<T> {
     /// Whether a function runs that must be watched all the time.
     pub fn must_watch(&self) -> bool {
         self.workers.preemption == Preemption::Dispatcher
-            && self.seats.iter().any(|seat| !seat.flying.is_empty())
+            && self.seats.active().any(|process| !process.flying.is_empty())
     }
 
-    /// The word by which workers wake who waits for a completion, if they do; see
+    /// The words by which workers that run something wake who waits for a completion, if they do; see
     /// `partywall_abi::function`.
-    pub(crate) fn bell(&self) -> Option<&Word> {
-        (self.workers.preemption != Preemption::Dispatcher).then(|| self.bell.word())
+    pub(crate) fn bells(&self) -> impl Iterator<Item = &Word> {
+        let does = self.workers.preemption != Preemption::Dispatcher;
+        let active = self.seats.active().filter(move |process| does && !process.flying.is_empty());
+        active.map(|process| process.worker.bell())
     }
 
-    /// Whether a worker has completed something.
-    pub(crate) fn has_completions(&self) -> bool {
-        self.seats.iter().any(|seat| seat.worker.has_completion())
+    /// Whether a worker has completed something, or has begun.
+    pub(crate) fn has_news(&self) -> bool {
+        self.seats.active().any(|process| process.has_news())
     }
 
     /// When there will be something to do, if nothing comes before.
     pub fn next_ns(&self) -> Option<u64> {
         let deadline = self.deadlines.peek().map(|(Reverse(deadline), _)| *deadline);
-        let watched = (0..self.seats.len()).filter_map(|at| self.watched_ns(at)).min();
-        let missing = self.seats.iter().filter_map(|seat| seat.missing_until_ns).min();
-        let mut seats = self.seats.iter();
-        let begins = seats.any(|seat| seat.missing_until_ns.is_none() && !seat.has_begun());
-        let looks = begins.then(|| self.looked_ns + watch::LOOKS.as_nanos() as u64);
-        deadline.into_iter().chain(watched).chain(missing).chain(looks).min()
+        let active = self.seats.all.iter().filter_map(|seat| seat.active);
+        let watched = active.filter_map(|at| self.watched_ns(at)).min();
+        let starts = [self.seats.not_before_ns, self.seats.held_until_ns()];
+        deadline.into_iter().chain(watched).chain(starts.into_iter().flatten()).min()
     }
 
-    /// Kills a worker, for tests; another one has its seat then.
+    /// Kills one of the workers in their order, for tests.
     #[doc(hidden)]
     pub fn kill_worker(&mut self, number: usize) {
-        let child = self.seats[number].worker.child();
+        let (_, process) = self.seats.processes.iter_mut().nth(number).expect("there are so many");
+        let child = process.worker.child();
         child.kill().expect("a worker can be killed");
         child.wait().expect("a worker ends");
         self.looked_ns = 0;
@@ -403,13 +462,23 @@ impl<T> Dispatcher<T> {
 
     /// What keeps functions from their workers' memory: of the workers that have begun, the least.
     pub fn in_force(&self) -> Option<InForce> {
-        let begun = self.seats.iter().filter_map(|seat| seat.worker.begun()?.as_ref().ok());
+        let processes = self.seats.processes.iter();
+        let begun = processes.filter_map(|(_, process)| process.worker.begun()?.as_ref().ok());
         begun.min_by_key(|begun| begun.isolation).cloned()
     }
 
-    /// The processes of the workers.
-    pub fn workers(&self) -> Vec<u32> {
-        self.seats.iter().map(|seat| seat.worker.pid()).collect()
+    /// The processes of the workers, and who meets whom in them.
+    pub fn workers(&self) -> Vec<WorkerProcess> {
+        let process = |(at, process): (usize, &process::Process)| WorkerProcess {
+            pid: process.worker.pid(),
+            seat: process.seat,
+            group: self.seats.groups.get(process.group).group,
+            is_active: self.seats.all[process.seat].active == Some(at),
+            waiting: process.waiting(),
+            given: process.flying.iter().map(|it| self.calls[it.call.at()].function).collect(),
+            inode: process.worker.inode(),
+        };
+        self.seats.processes.iter().map(process).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 //! an image is bound once for all of them. The addresses are random numbers of the dispatcher.
 //!
 //! ```text
+//! images                    the clock's page, instead of plot 0   a file of its own             r--
 //! images + n * BLOCK_SPAN   code of the plots of block n   file: n * BLOCK_BYTES              r-x
 //!        + CONSTANTS        their constants                file: n * BLOCK_BYTES + CONSTANTS  r--
 //!        + DATA             their data                     no file, each worker's own         rw-
@@ -12,7 +13,7 @@
 //! ```
 //!
 //! A plot is [`PLOT`] bytes of each part; an image has as many in a row as its longest part needs, all in
-//! one block. Plot 0 is none of an image: its first page is the clock's.
+//! one block.
 
 use partywall_fn::cell::{CELL_BYTES, HEAP, STACK_TOP};
 use serde::{Deserialize, Serialize};

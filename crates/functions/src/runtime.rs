@@ -11,7 +11,7 @@
 //! deadline is over; an idle runtime makes no system call. Where workers stop functions by timers of their
 //! own ([`Preemption::Timer`](crate::dispatcher::Preemption)), it sleeps while functions run too. The
 //! protocol of sleep is that of `partywall_abi::function`; callers wake it by a word that no worker maps, and
-//! workers by another.
+//! each worker by one of its own.
 //!
 //! The queue of orders has a bound for each owner: an owner has at most as many calls in it, in its queue and
 //! begun together as its limits allow ([`Callee`]), and beyond that a call is refused where it is made.
@@ -31,12 +31,13 @@ use partywall_abi::function::Word;
 
 use crate::clock::{Clock, Exactness};
 use crate::dispatcher::{
-    Dispatcher, Done, Event, Id, Number, Outcome, Outward, Registration, Workers,
+    Dispatcher, Done, Event, Id, Number, Outcome, Outward, Registration, Share, WorkerProcess,
+    Workers,
 };
 use crate::isolation::InForce;
 use crate::layout::Layout;
 use crate::schedule::{Limits, Owner, Refused};
-use crate::sleep::{sleep, sleep_by_two, wake};
+use crate::sleep::{sleep_by_any, wake};
 use crate::store::Store;
 
 /// How often the thread looks before it sleeps.
@@ -380,7 +381,8 @@ impl Runtime {
             let report = |id| {
                 let (is_banned, strikes) = dispatcher.strikes(id)?;
                 let counts = dispatcher.counts(id)?.clone();
-                Some(Report { is_banned, strikes, is_loaded: dispatcher.is_loaded(id), counts })
+                let (is_loaded, share) = (dispatcher.is_loaded(id), dispatcher.share(id)?);
+                Some(Report { is_banned, strikes, is_loaded, share, counts })
             };
             Ok(ids.into_iter().map(report).collect())
         })
@@ -394,11 +396,11 @@ impl Runtime {
         self.change(|dispatcher| Ok(dispatcher.in_force()))
     }
 
-    /// The processes of the workers.
+    /// The processes of the workers, and who meets whom in them.
     ///
     /// # Errors
     /// The thread has ended.
-    pub fn workers(&self) -> Result<Vec<u32>, Ended> {
+    pub fn workers(&self) -> Result<Vec<WorkerProcess>, Ended> {
         self.change(|dispatcher| Ok(dispatcher.workers()))
     }
 
@@ -458,6 +460,8 @@ pub struct Report {
     pub strikes: u32,
     /// Its image is in memory.
     pub is_loaded: bool,
+    /// With whose functions it may meet in a worker process.
+    pub share: Share,
     /// What has come of its calls.
     pub counts: crate::dispatcher::Counts,
 }
@@ -499,7 +503,7 @@ impl Thread {
             Exactness::Coarse(resolution) => resolution,
             Exactness::Exact => COMPARED,
         };
-        let dispatcher = Dispatcher::new(layout, store, workers)?;
+        let dispatcher = Dispatcher::new(store, workers)?;
         if let Some(cpu) = settings.cpu {
             let mut set = rustix::thread::CpuSet::new();
             set.set(cpu);
@@ -606,13 +610,8 @@ impl Thread {
             first.extend(orders.try_recv());
             !first.is_empty()
         };
-        match dispatcher.bell() {
-            None => sleep(&shared.word, next, has_order),
-            Some(bell) => {
-                let words = [&shared.word, bell];
-                sleep_by_two(words, next, || has_order() || dispatcher.has_completions());
-            }
-        }
+        let words: Vec<_> = std::iter::once(&shared.word).chain(dispatcher.bells()).collect();
+        sleep_by_any(&words, next, || has_order() || dispatcher.has_news());
     }
 }
 

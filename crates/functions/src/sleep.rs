@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use partywall_abi::function::Word;
+use partywall_abi::function::{NOT_YET, Word};
 use partywall_abi::sync::{Ordering, fence};
 use rustix::thread::futex::{self, Flags, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
 use rustix::time::{ClockId, clock_gettime};
@@ -13,6 +13,21 @@ pub(crate) fn wake(word: &Word) {
     if word.0.load(Ordering::Relaxed) == 1 && word.0.swap(0, Ordering::Relaxed) == 1 {
         // Nobody may be there any more.
         let _nobody = futex::wake(&word.0, Flags::empty(), 1);
+    }
+}
+
+/// Lets a worker look for submissions that waits for that by this word.
+pub(crate) fn open(word: &Word) {
+    word.0.store(0, Ordering::Release);
+    // Nobody may be there any more.
+    let _nobody = futex::wake(&word.0, Flags::empty(), 1);
+}
+
+/// Waits until the dispatcher has opened this word.
+pub(crate) fn until_open(word: &Word) {
+    while word.0.load(Ordering::Acquire) == NOT_YET {
+        // It looks again, whatever has ended the wait.
+        let _woken = futex::wait(&word.0, Flags::empty(), NOT_YET, None);
     }
 }
 
@@ -27,9 +42,10 @@ pub(crate) fn sleep(word: &Word, most: Option<Duration>, is_there: impl FnOnce()
     word.0.store(0, Ordering::Relaxed);
 }
 
-/// As [`sleep`], by two words: either side's wake is enough, and neither can keep the other's from coming.
-pub(crate) fn sleep_by_two(
-    words: [&Word; 2],
+/// As [`sleep`], by several words, 128 at most: a wake by any of them is enough, and no side can keep
+/// another's from coming.
+pub(crate) fn sleep_by_any(
+    words: &[&Word],
     most: Option<Duration>,
     is_there: impl FnOnce() -> bool,
 ) {
@@ -37,13 +53,14 @@ pub(crate) fn sleep_by_two(
     say(1);
     fence(Ordering::SeqCst);
     if !is_there() {
-        let waits = words.map(|word| {
+        let waits = words.iter().map(|word| {
             let mut wait = Wait::new();
             wait.val = 1;
             wait.uaddr = WaitPtr::new(word.0.as_ptr().cast());
             wait.flags = WaitFlags::SIZE_U32;
             wait
         });
+        let waits: Vec<_> = waits.collect();
         // The kernel takes a time, not a duration.
         let until = most.map(|most| {
             let now = clock_gettime(ClockId::Monotonic);

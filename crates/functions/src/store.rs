@@ -1,4 +1,6 @@
-//! The images' memory: one file without a name, which every worker maps and the dispatcher alone writes.
+//! The images' memory of a group of functions: one file without a name, which every worker of the group maps
+//! and the dispatcher alone writes. Groups have the same addresses, and the clock's page, which is a file of
+//! its own; nothing of one group's file is in another one's workers.
 //!
 //! An image is bound to its plots when it is put there: the words that hold addresses are written once for
 //! all workers. No byte of it changes then until it is taken out, when its pages are given back
@@ -7,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
@@ -17,6 +20,7 @@ use crate::layout::{BLOCK, BLOCK_BYTES, Layout, PAGE, PLOT, in_file};
 #[derive(Debug)]
 pub struct Store {
     file: OwnedFd,
+    clock: Arc<OwnedFd>,
     layout: Layout,
     blocks: u64,
     /// Free layout, as first one and count; neighbours are one.
@@ -71,20 +75,34 @@ pub struct Loaded {
 }
 
 impl Store {
-    /// An empty one of so many blocks.
+    /// An empty one of so many blocks, and a page for the clock.
     ///
     /// # Errors
     /// The kernel's, when it gives no such file.
     pub fn new(layout: Layout, blocks: u64) -> io::Result<Self> {
+        let clock = rustix::fs::memfd_create("partywall-clock", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&clock, PAGE)?;
+        Self::with(layout, blocks, clock.into())
+    }
+
+    /// Another empty one like this, with the same clock.
+    ///
+    /// # Errors
+    /// The kernel's, when it gives no such file.
+    pub fn another(&self) -> io::Result<Self> {
+        Self::with(self.layout, self.blocks, self.clock.clone())
+    }
+
+    fn with(layout: Layout, blocks: u64, clock: Arc<OwnedFd>) -> io::Result<Self> {
         let file = rustix::fs::memfd_create("partywall-images", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, blocks * BLOCK_BYTES)?;
         let count = BLOCK as u32;
         let mut free: BTreeMap<_, _> =
             (0..blocks as u32).map(|block| (block * count, count)).collect();
-        // The first plot has the clock.
+        // The clock is where the first plot would be.
         free.remove(&0);
         free.insert(1, count - 1);
-        Ok(Self { file, layout, blocks, free })
+        Ok(Self { file, clock, layout, blocks, free })
     }
 
     /// How many blocks there are.
@@ -92,9 +110,19 @@ impl Store {
         self.blocks
     }
 
-    /// The memory, for workers and for the clock.
+    /// Where things are.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The memory, for workers.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// The clock's page.
+    pub fn clock(&self) -> BorrowedFd<'_> {
+        self.clock.as_fd()
     }
 
     /// The bytes of the pages that an image has when it is in.

@@ -27,6 +27,7 @@ use std::ptr;
 use partywall_abi::function::{
     Completion, End, GRAIN, Input, Line, Ring, SHORT, Short, Submission, Task, following,
 };
+use partywall_abi::sync::Ordering;
 use partywall_fn::cell::{HEAP, Header, LOG, LOG_BYTES, MESSAGE_BYTES, Outward, Span, status};
 
 use crate::layout::{CELLS, Cell, LIGHT_STACK, Layout};
@@ -45,8 +46,6 @@ struct Worker {
     ring: &'static Ring,
     /// The payloads' first byte.
     payloads: *mut u8,
-    /// The dispatcher's own word of sleep.
-    bell: &'static partywall_abi::function::Word,
     /// The functions that wait, by their cells.
     waiting: [Option<Waiting>; CELLS as usize],
     /// Whether the time stamp counter is open.
@@ -85,6 +84,9 @@ impl Worker {
             for _ in 0..LOOKS {
                 if let Some(submission) = line.submission(number) {
                     return submission;
+                }
+                if self.ring.rest.0.load(Ordering::Relaxed) == number {
+                    break;
                 }
                 std::hint::spin_loop();
             }
@@ -144,9 +146,13 @@ impl Worker {
 
     fn complete(&self, line: &Line, number: u32, done: &Completion) {
         line.complete(number, done);
-        // A dispatcher that watches budgets does not sleep while a function runs.
+        self.wake_dispatcher();
+    }
+
+    /// Wakes the dispatcher. One that watches budgets does not sleep while a function runs.
+    fn wake_dispatcher(&self) {
         if self.timer.is_some() {
-            wake(self.bell);
+            wake(&self.ring.bell);
         }
     }
 

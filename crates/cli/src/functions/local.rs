@@ -11,7 +11,7 @@ use std::time::Duration;
 use partywall_fn_host::{checks, reply};
 use partywall_functions::builder::{Builder, Toolchain};
 use partywall_functions::clock::Exactness;
-use partywall_functions::dispatcher::{Number, Preemption, Registration, Workers};
+use partywall_functions::dispatcher::{Number, Preemption, Registration, Share, Workers};
 use partywall_functions::isolation::Wanted;
 use partywall_functions::runtime::{Runtime, ServiceCall, Services, Settings};
 use partywall_functions::sandbox::Limits as BuildLimits;
@@ -88,6 +88,7 @@ impl Test {
             preemption: Preemption::Timer(Duration::from_micros(100)),
             resident: 64 << 20,
             recycle: u32::MAX,
+            processes: 1,
             isolation: Wanted::Prefer,
         };
         let settings = Settings { cpu: None, blocks: 1, workers };
@@ -102,6 +103,7 @@ impl Test {
                 parameters,
                 budget: self.budget,
                 idempotent: false,
+                share: Share::All,
                 strikes: 1,
             },
         )?;

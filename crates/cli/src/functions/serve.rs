@@ -63,6 +63,10 @@ pub(crate) struct Serve {
     /// The most bytes of images in memory; beyond them those that were not called of late are unloaded.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     memory: u64,
+    /// The most worker processes. There is one for each CPU and whose functions may meet (`share` in the
+    /// policy); the one that was used least recently is ended for another one.
+    #[arg(long, value_name = "NUMBER", default_value_t = 64)]
+    processes: usize,
     /// What keeps functions from the memory of their worker: protection-keys, prefer (keys where this
     /// machine has them, and else nothing) or none.
     #[arg(long, value_name = "LEVEL", default_value_t = Wanted::Prefer)]
@@ -126,6 +130,7 @@ impl Serve {
             preemption: places.preemption,
             resident: self.memory,
             recycle: RECYCLE,
+            processes: self.processes.max(places.workers.len()),
             isolation: self.isolation,
         };
         let settings = Settings {

@@ -24,7 +24,12 @@ impl Default for Cells {
 impl Cells {
     /// Whether none is taken.
     pub(super) fn are_all_free(&self) -> bool {
-        self.free.len() == CELLS as usize - 1
+        self.taken() == 0
+    }
+
+    /// How many are taken.
+    pub(super) fn taken(&self) -> usize {
+        CELLS as usize - 1 - self.free.len()
     }
 
     /// Whether there is one for this owner.

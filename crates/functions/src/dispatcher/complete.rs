@@ -6,7 +6,7 @@ use partywall_abi::function::{Completion, End};
 
 use super::call::{Call, Done, Event, Number, Outward};
 use super::outcome::Outcome;
-use super::seat::Flying;
+use super::process::Flying;
 use super::{Dispatcher, MESSAGE};
 
 impl<T> Dispatcher<T> {
@@ -18,19 +18,20 @@ impl<T> Dispatcher<T> {
         events: &mut Vec<Event<T>>,
     ) -> io::Result<bool> {
         let mut any = false;
-        while let Some((_, completion)) = self.seats[at].worker.completion() {
-            let seat = &mut self.seats[at];
+        self.seats.processes[at].greet(now_ns);
+        while let Some((_, completion)) = self.seats.processes[at].worker.completion() {
+            let process = &mut self.seats.processes[at];
             // None are left of a worker that has ended.
-            let Some(flying) = seat.flying.pop_front() else { break };
+            let Some(flying) = process.flying.pop_front() else { break };
             any = true;
-            let cpu_ns = now_ns.saturating_sub(seat.began_ns);
-            (seat.began_ns, seat.told_ns) = (now_ns, None);
+            let cpu_ns = now_ns.saturating_sub(process.began_ns);
+            (process.began_ns, process.told_ns) = (now_ns, None);
             let call = &mut self.calls[flying.call.at()];
             (call.cpu_ns, call.is_flying) = (call.cpu_ns + cpu_ns, false);
             self.completed((at, now_ns), &flying, &completion, events)?;
-            let seat = &mut self.seats[at];
-            seat.payloads.give(flying.input);
-            seat.payloads.give(flying.output);
+            let payloads = &mut self.seats.processes[at].payloads;
+            payloads.give(flying.input);
+            payloads.give(flying.output);
         }
         Ok(any)
     }
@@ -49,10 +50,10 @@ impl<T> Dispatcher<T> {
         let most = output.bytes as usize;
         let bytes = (completion.bytes as usize).min(most);
         let rest = (completion.log as usize).min(most - bytes);
-        let seat = &mut self.seats[at];
+        let process = &mut self.seats.processes[at];
         if completion.end == End::Calls && cell != 0 && call.over.is_none() {
             let body = (completion.lost as usize).min(most - bytes - rest);
-            let message = seat.worker.read(output.at, bytes + rest + body);
+            let message = process.worker.read(output.at, bytes + rest + body);
             (call.waits, call.has_called) = (Some((at, cell)), true);
             let outward = Outward {
                 call: number,
@@ -66,14 +67,15 @@ impl<T> Dispatcher<T> {
             return Ok(());
         }
         if cell != 0 {
-            seat.worker.clean(cell)?;
-            seat.cells.give(cell);
+            process.worker.clean(cell)?;
+            process.cells.give(cell);
         }
         if matches!(completion.end, End::Stack | End::Fault | End::Stopped) {
-            seat.given_up += 1;
+            process.given_up += 1;
         }
         self.release(number.at());
-        let (call, seat) = (&mut self.calls[number.at()], &mut self.seats[at]);
+        let call = &mut self.calls[number.at()];
+        let process = &self.seats.processes[at];
         let function = &mut self.functions[call.function.at()];
         let again = match completion.end {
             End::Memory | End::Stack if cell == 0 => {
@@ -99,7 +101,7 @@ impl<T> Dispatcher<T> {
                 (short[..bytes.min(short.len())].to_vec(), Vec::new())
             }
             None => {
-                let mut said = seat.worker.read(output.at, bytes + rest);
+                let mut said = process.worker.read(output.at, bytes + rest);
                 let log = said.split_off(bytes);
                 (said, log)
             }

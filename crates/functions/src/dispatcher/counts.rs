@@ -55,6 +55,7 @@ impl Counts {
             | Outcome::Cancelled
             | Outcome::Deadline
             | Outcome::Lost
+            | Outcome::Held(_)
             | Outcome::NotLoaded(_) => {}
         }
         let times = self.times.get_or_insert_with(|| Box::new([0; BUCKETS]));

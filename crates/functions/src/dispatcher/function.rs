@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::counts::Counts;
 use super::payloads::OWN;
+use super::share::Share;
 use crate::image::Call as RuntimeCall;
 use crate::schedule::Owner;
 use crate::signed::Signed;
@@ -47,6 +48,8 @@ pub struct Registration {
     pub budget: Duration,
     /// It may run twice for one call, even if it has called a service.
     pub idempotent: bool,
+    /// With whose functions it may meet in a worker process.
+    pub share: Share,
     /// So many strikes ban it: see [`super::Dispatcher::ban`].
     pub strikes: u32,
 }
@@ -56,6 +59,9 @@ pub(super) struct Function {
     generation: u32,
     pub(super) name: String,
     pub(super) owner: Owner,
+    pub(super) share: Share,
+    /// The number of its group.
+    pub(super) group: usize,
     pub(super) image: Arc<Signed>,
     pub(super) parameters: Vec<u8>,
     pub(super) budget_ns: u64,
@@ -82,8 +88,8 @@ pub(super) struct Function {
 
 impl Function {
     /// One that has been registered.
-    pub(super) fn new(registration: Registration, generation: u32) -> Self {
-        let Registration { name, owner, image, parameters, budget, idempotent, strikes } =
+    pub(super) fn new(registration: Registration, group: usize, generation: u32) -> Self {
+        let Registration { name, owner, image, parameters, budget, idempotent, share, strikes } =
             registration;
         // Only what has a cell of its own can wait.
         let heavy = image.image().calls(RuntimeCall::Service);
@@ -91,6 +97,8 @@ impl Function {
             generation,
             name,
             owner,
+            share,
+            group,
             image,
             parameters,
             budget_ns: budget.as_nanos() as u64,

@@ -35,6 +35,8 @@ pub enum Outcome {
     Lost,
     /// It has not heard that it is to stop, and its worker was ended for that.
     Deaf,
+    /// No worker process could be had for its group: functions wait in all of them, which are so many.
+    Held(usize),
     /// There is no such function any more.
     Gone,
     /// Its image is not to be had in memory, and why.

@@ -8,6 +8,7 @@
 use std::io;
 
 use super::function::Id;
+use super::group::ALL;
 use super::{Dispatcher, Function};
 use crate::store::{Loaded, Store};
 
@@ -20,13 +21,27 @@ pub(super) struct Residents {
 }
 
 impl<T> Dispatcher<T> {
-    /// Loads a function's image before it is called.
+    /// Loads a function's image before it is called, and starts a process of its group if it has none.
     ///
     /// # Errors
-    /// The kernel's; [`io::ErrorKind::StorageFull`] when all that is loaded is in use and leaves no room.
+    /// The kernel's; [`io::ErrorKind::StorageFull`] when all that is loaded is in use and leaves no room, or
+    /// there are as many processes as there may be.
     pub fn preload(&mut self, id: Id) -> io::Result<Loaded> {
         if !self.knows(id) {
             return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
+        let group = self.functions[id.at()].group;
+        if !self.seats.groups.get(group).has_process() {
+            if self.seats.is_full() {
+                let most = self.workers.processes;
+                let why = format!(
+                    "there are {most} worker processes, which is the most: `processes` has room for no \
+                     other group"
+                );
+                return Err(io::Error::new(io::ErrorKind::StorageFull, why));
+            }
+            let seat = self.seats.emptiest();
+            self.start(seat, group, self.looked_ns)?;
         }
         self.load(id)
     }
@@ -57,7 +72,11 @@ impl<T> Dispatcher<T> {
         let wanted = Store::bytes(image.image());
         loop {
             let is_room = self.residents.bytes + wanted <= self.workers.resident;
-            let loaded = if is_room { self.store.put(image.image()) } else { Ok(None) };
+            let group = self.functions[id.at()].group;
+            let store = self.seats.groups.store(group);
+            let loaded = if is_room { store.put(image.image()) } else { Ok(None) };
+            // Where only plots are missing, others' images have none to give.
+            let of = is_room.then_some(group);
             match loaded {
                 Ok(Some(loaded)) => {
                     let function = &mut self.functions[id.at()];
@@ -67,22 +86,23 @@ impl<T> Dispatcher<T> {
                     self.residents.bytes += loaded.bytes;
                     return Ok(loaded);
                 }
-                Ok(None) if self.unload_one()? => {}
+                Ok(None) if self.unload_one(of)? => {}
                 Ok(None) => return Err(io::ErrorKind::StorageFull.into()),
                 // No memory: what is not in use has some.
-                Err(why) if !self.unload_one()? => return Err(why),
+                Err(why) if !self.unload_one(None)? => return Err(why),
                 Err(_) => {}
             }
         }
     }
 
-    /// Unloads what was not called for the longest time; false if all that is loaded is in use.
-    fn unload_one(&mut self) -> io::Result<bool> {
+    /// Unloads what was not called for the longest time, of a group or of all; false if all of it is in use.
+    fn unload_one(&mut self, of: Option<usize>) -> io::Result<bool> {
         let Residents { functions, hand, .. } = &mut self.residents;
         for _ in 0..2 * functions.len() {
             *hand = if *hand < functions.len() { *hand } else { 0 };
             let function = &mut self.functions[functions[*hand].at()];
-            if function.users == 0 && !std::mem::take(&mut function.is_recent) {
+            let is_one = of.is_none_or(|group| function.group == group) && function.users == 0;
+            if is_one && !std::mem::take(&mut function.is_recent) {
                 let at = *hand;
                 self.unload(at)?;
                 return Ok(true);
@@ -97,7 +117,23 @@ impl<T> Dispatcher<T> {
         let id = self.residents.functions.swap_remove(at);
         let Some(loaded) = self.functions[id.at()].loaded.take() else { return Ok(()) };
         self.residents.bytes -= loaded.bytes;
-        self.store.take(&loaded)
+        let group = self.functions[id.at()].group;
+        self.seats.groups.store(group).take(&loaded)
+    }
+
+    /// A group that is not that of all has no process any more: its images go.
+    pub(super) fn forget_images(&mut self, group: usize) {
+        if group == ALL {
+            return;
+        }
+        let Self { functions, residents, .. } = self;
+        residents.functions.retain(|id| {
+            let function = &mut functions[id.at()];
+            let loaded = if function.group == group { function.loaded.take() } else { None };
+            residents.bytes -= loaded.map_or(0, |loaded| loaded.bytes);
+            loaded.is_none()
+        });
+        self.seats.groups.get_mut(group).store = None;
     }
 
     /// Removes a function: no call of it is taken any more, and it goes with its last one.
@@ -125,7 +161,8 @@ impl<T> Dispatcher<T> {
                 all.position(|resident| *resident == id).expect("what is loaded is in the list");
             self.unload(at)?;
         }
-        self.functions.remove(id.at());
+        let function = self.functions.remove(id.at());
+        self.seats.groups.leave(function.group);
         Ok(())
     }
 

@@ -1,97 +1,410 @@
-//! A worker and what the dispatcher has given it.
+//! Seats: CPUs for workers, and which process has each of them.
+//!
+//! A seat has a process of each group that has had it, one of which is *active*: it alone has submissions,
+//! and the others sleep, with the functions that wait in them. Another one becomes active when the seat is
+//! *drained*: when all submissions of the active one have ended.
+//!
+//! ```text
+//! call --> active somewhere, with room --------------------------> that process
+//!      `-> a drained seat that is nobody else's turn -- process --> it becomes active
+//!                                                    `- none ----> one is started, another one ended for it
+//!      `-> else: its group stands in the line of a seat
+//! ```
+//!
+//! As soon as a group stands in a seat's line, the active one has at most [`TURN`] submissions more, and
+//! those only of owners that are no more than [`LEAD`] of virtual time before the first owner that waits: a
+//! switch wakes a process, so some calls come before their order to have fewer of them. Then the seat drains,
+//! and it is the turn of the first group in line. If that has no call any more, it is the next one's turn.
+//!
+//! There are at most [`super::Workers::processes`] processes. Where there is none for a group, the one that
+//! was used least recently is ended, if nothing runs or waits in it. A group that has a process already ends
+//! none of others' for another one. Where functions wait in all of them, nobody can say how long: a call that
+//! finds that for [`HELD`] is over ([`super::Outcome::Held`]).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use partywall_abi::function::{SLOTS, Submission};
-use partywall_abi::security::Isolation;
+use partywall_abi::function::Submission;
+use slab::Slab;
 
 use super::call::Number;
-use super::cells::Cells;
-use super::payloads::{Payloads, Room};
-use super::worker::Worker;
+use super::group::Groups;
+use super::payloads::Room;
+use super::process::{AHEAD, Process};
+use crate::schedule::{Owner, virtual_time};
 
-/// Submissions of a worker that have not ended, where owners share it: who comes next waits for no more.
-const AHEAD: usize = 16;
-const _: () = assert!(AHEAD <= SLOTS as usize);
+/// Submissions that an active process has at most once another group stands in line.
+pub const TURN: usize = 16;
+/// How far an owner may be before another one whose group stands in line, in CPU time at a share of 100.
+pub const LEAD: Duration = Duration::from_micros(200);
+/// How long calls wait where functions wait in all processes.
+pub const HELD: Duration = Duration::from_secs(1);
 
-/// A submission that has not ended.
-#[derive(Debug)]
-pub(super) struct Flying {
-    pub(super) number: u32,
-    pub(super) call: Number,
-    pub(super) cell: u16,
-    pub(super) input: Room,
-    pub(super) output: Room,
-}
+const _: () = assert!(TURN >= AHEAD);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Seat {
-    pub(super) worker: Worker,
-    pub(super) payloads: Payloads,
-    pub(super) flying: VecDeque<Flying>,
-    pub(super) cells: Cells,
-    /// When the first of them has begun, as far as is known.
-    pub(super) began_ns: u64,
-    /// When it was told to stop, first and last.
-    pub(super) told_ns: Option<(u64, u64)>,
-    /// The functions that its worker has given up.
-    pub(super) given_up: u32,
-    /// Its worker has ended, and none is started before then.
-    pub(super) missing_until_ns: Option<u64>,
+    pub(super) active: Option<usize>,
+    /// The groups that wait for it, without the active one's, the first one first.
+    line: VecDeque<usize>,
+    /// Submissions of the active one since others stand in line.
+    since: usize,
+    /// It is the turn of the first one in line.
+    is_offered: bool,
+    /// Its process has ended, and the one of this group that was to follow could not be started.
+    pub(super) lost: Option<usize>,
 }
 
 impl Seat {
-    pub(super) fn new(worker: Worker) -> Self {
-        let (payloads, flying) = (Payloads::default(), VecDeque::new());
+    /// Whether the active one gets no more of an owner that is so far before others.
+    #[inline]
+    fn holds(&self, ahead: u64) -> bool {
+        !self.line.is_empty() && (self.since >= TURN || is_far(ahead))
+    }
+
+    fn stand(&mut self, group: usize) {
+        if self.line.is_empty() {
+            self.since = 0;
+        }
+        self.line.push_back(group);
+    }
+}
+
+/// Whether an owner is so far before another one, in virtual time, that it waits for that.
+pub(super) fn is_far(ahead: u64) -> bool {
+    ahead > virtual_time(LEAD)
+}
+
+/// What a call needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) group: usize,
+    /// Whose function needs a cell of its own, if it does.
+    pub(super) heavy: Option<Owner>,
+    /// How far its owner is before another one that waits for a seat.
+    pub(super) ahead: u64,
+}
+
+/// Where a call goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// To this process.
+    Process(usize),
+    /// To one that is to be started for this seat.
+    Start(usize),
+    /// Its process has no cell: others may come before it.
+    Cell,
+    /// It waits until a seat has room for its group.
+    Seat,
+    /// It waits until a process can be started.
+    Later,
+    /// Nobody knows when a process can be started.
+    Held,
+}
+
+#[derive(Debug)]
+pub(super) struct Seats {
+    pub(super) all: Vec<Seat>,
+    pub(super) processes: Slab<Process>,
+    pub(super) groups: Groups,
+    most: usize,
+    recycle: u32,
+    /// A worker could not be started, and none is before then.
+    pub(super) not_before_ns: Option<u64>,
+    /// Since when calls wait because functions wait in all processes.
+    held_ns: Option<u64>,
+    /// Whether there was such a call this time.
+    is_held: bool,
+}
+
+impl Seats {
+    pub(super) fn new(groups: Groups, seats: usize, most: usize, recycle: u32) -> Self {
         Self {
-            worker,
-            payloads,
-            flying,
-            cells: Cells::default(),
-            began_ns: 0,
-            told_ns: None,
-            given_up: 0,
-            missing_until_ns: None,
+            all: std::iter::repeat_with(Seat::default).take(seats).collect(),
+            processes: Slab::new(),
+            groups,
+            most,
+            recycle,
+            not_before_ns: None,
+            held_ns: None,
+            is_held: false,
         }
     }
 
-    /// Whether there is room for a submission.
-    pub(super) fn has_room(&self) -> bool {
-        self.flying.len() < AHEAD && self.missing_until_ns.is_none() && self.has_begun()
+    /// The active processes.
+    pub(super) fn active(&self) -> impl Iterator<Item = &Process> {
+        self.all.iter().filter_map(|seat| Some(&self.processes[seat.active?]))
     }
 
-    /// Whether its worker takes submissions.
-    pub(super) fn has_begun(&self) -> bool {
-        matches!(self.worker.begun(), Some(Ok(_)))
+    fn is_drained(&self, seat: &Seat) -> bool {
+        seat.active.is_none_or(|active| self.processes[active].flying.is_empty())
     }
 
-    /// Whether protection keys are in force in its worker.
-    pub(super) fn has_keys(&self) -> bool {
-        let begun = self.worker.begun();
-        matches!(begun, Some(Ok(begun)) if begun.isolation == Isolation::ProtectionKeys)
+    /// Whether a seat takes calls, of whichever group.
+    #[inline]
+    pub(super) fn take_calls(&self) -> bool {
+        self.all.iter().any(|seat| {
+            let Some(active) = seat.active else { return true };
+            let process = &self.processes[active];
+            process.flying.is_empty() || process.has_room() && !seat.holds(0)
+        })
     }
 
-    /// Whether its worker takes no new call, having given up so many functions.
-    pub(super) fn is_leaving(&self, recycle: u32) -> bool {
-        self.given_up >= recycle
+    /// Where a call goes. One that has to wait for a seat stands in line from then on.
+    #[inline]
+    pub(super) fn choose(&mut self, wanted: &Wanted, now_ns: u64) -> Place {
+        match self.find(wanted) {
+            Some(place) => place,
+            None => self.wait(wanted, now_ns),
+        }
     }
 
-    /// Whether nothing of it runs or waits.
-    pub(super) fn is_empty(&self) -> bool {
-        self.flying.is_empty() && self.cells.are_all_free()
+    /// The place with the fewest submissions: rather where its group is active, or has a process at least;
+    /// and rather on a seat that was not used for long.
+    #[inline]
+    fn find(&self, wanted: &Wanted) -> Option<Place> {
+        let ranked = self.all.iter().enumerate().filter_map(|(at, seat)| {
+            let mut used_ns = 0;
+            if let Some(active) = seat.active {
+                let process = &self.processes[active];
+                if process.group == wanted.group {
+                    let fits = self.is_able(process, wanted.heavy)
+                        && process.has_room()
+                        && !seat.holds(wanted.ahead);
+                    return fits.then_some(((process.flying.len(), 0, 0), Place::Process(active)));
+                }
+                if !process.flying.is_empty() {
+                    return None;
+                }
+                used_ns = process.began_ns;
+            }
+            let (cost, place) = self.inactive(at, wanted)?;
+            Some(((0, cost, used_ns), place))
+        });
+        ranked.min_by_key(|(rank, _)| *rank).map(|(_, place)| place)
     }
 
+    /// A process that would have to become active on a drained seat, and what that costs.
+    #[cold]
+    fn inactive(&self, at: usize, wanted: &Wanted) -> Option<(u32, Place)> {
+        if self.all[at].line.front().is_some_and(|first| *first != wanted.group) {
+            return None;
+        }
+        match self.groups.get(wanted.group).on[at] {
+            Some(process) => self
+                .is_able(&self.processes[process], wanted.heavy)
+                .then_some((1, Place::Process(process))),
+            None => self.may_start(wanted.group).then_some((2, Place::Start(at))),
+        }
+    }
+
+    #[inline]
+    fn is_able(&self, process: &Process, heavy: Option<Owner>) -> bool {
+        !process.is_leaving(self.recycle) && heavy.is_none_or(|owner| process.has_cell(owner))
+    }
+
+    /// Whether a process can be started for a group.
+    fn may_start(&self, group: usize) -> bool {
+        let is_room = self.processes.len() < self.most
+            || !self.groups.get(group).has_process() && self.unused().is_some();
+        self.not_before_ns.is_none() && is_room
+    }
+
+    /// Whether there are as many processes as there may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.processes.len() >= self.most
+    }
+
+    /// The seat with the fewest processes.
+    pub(super) fn emptiest(&self) -> usize {
+        let on = |seat: &usize| self.processes.iter().filter(|(_, it)| it.seat == *seat).count();
+        (0..self.all.len()).min_by_key(on).unwrap_or(0)
+    }
+
+    /// The process that was used least recently of those in which nothing runs or waits.
+    pub(super) fn unused(&self) -> Option<usize> {
+        let unused = self.processes.iter().filter(|(_, process)| process.is_empty());
+        unused.min_by_key(|(_, process)| process.began_ns).map(|(at, _)| at)
+    }
+
+    /// A call has no place now: its group stands in a line, and what the call waits for.
+    #[cold]
+    fn wait(&mut self, wanted: &Wanted, now_ns: u64) -> Place {
+        let Wanted { group, heavy, .. } = *wanted;
+        if heavy.is_some() && self.find(&Wanted { heavy: None, ..*wanted }).is_some() {
+            return Place::Cell;
+        }
+        let is_served = |seat: &Seat| {
+            let active = seat.active.map(|active| &self.processes[active]);
+            seat.line.contains(&group)
+                || active
+                    .is_some_and(|active| active.group == group && !active.is_leaving(self.recycle))
+        };
+        if self.all.iter().any(is_served) {
+            return Place::Seat;
+        }
+        let able = (0..self.all.len()).filter(|at| self.may_have(group, *at));
+        let is_there = |at: usize| self.groups.get(group).on[at].is_some();
+        if let Some(at) = able.min_by_key(|at| (self.all[*at].line.len(), !is_there(*at))) {
+            self.all[at].stand(group);
+            return Place::Seat;
+        }
+        let is_unknown = self.not_before_ns.is_none()
+            && !self.groups.get(group).has_process()
+            && self.processes.iter().all(|(_, process)| process.waiting() > 0);
+        if !is_unknown {
+            return Place::Later;
+        }
+        self.is_held = true;
+        let since_ns = *self.held_ns.get_or_insert(now_ns);
+        match now_ns.saturating_sub(since_ns) >= HELD.as_nanos() as u64 {
+            true => Place::Held,
+            false => Place::Later,
+        }
+    }
+
+    /// Whether a group may have a seat once it is drained.
+    fn may_have(&self, group: usize, seat: usize) -> bool {
+        let members = self.groups.get(group);
+        if let Some(process) = members.on[seat] {
+            return !self.processes[process].is_leaving(self.recycle);
+        }
+        // The one that is active there may be ended then.
+        let active = self.all[seat].active.map(|active| &self.processes[active]);
+        let is_free_then = self.not_before_ns.is_none()
+            && !members.has_process()
+            && active.is_some_and(|active| active.waiting() == 0);
+        is_free_then || self.may_start(group)
+    }
+
+    /// An owner of this group is far behind others: the group stands in line wherever it can.
+    #[cold]
+    pub(super) fn call_up(&mut self, group: usize) {
+        for at in 0..self.all.len() {
+            let active = self.all[at].active.map(|active| self.processes[active].group);
+            let stands = active == Some(group) || self.all[at].line.contains(&group);
+            if !stands && self.may_have(group, at) {
+                self.all[at].stand(group);
+            }
+        }
+    }
+
+    /// Whether a process can let a function go on now; else its group stands in its seat's line.
+    pub(super) fn can_go_on(&mut self, at: usize) -> bool {
+        let Process { seat, group, .. } = self.processes[at];
+        let line = &self.all[seat];
+        if line.active == Some(at) {
+            return self.processes[at].has_room() && !line.holds(0);
+        }
+        if self.is_drained(line) && line.line.front().is_none_or(|first| *first == group) {
+            return true;
+        }
+        if !line.line.contains(&group) {
+            self.all[seat].stand(group);
+        }
+        false
+    }
+
+    /// Makes a process the active one of its seat, which is drained if it is not.
+    #[inline]
+    pub(super) fn activate(&mut self, at: usize) {
+        if self.all[self.processes[at].seat].active != Some(at) {
+            self.switch(at);
+        }
+    }
+
+    #[cold]
+    fn switch(&mut self, at: usize) {
+        let Process { seat, group, .. } = self.processes[at];
+        if let Some(before) = self.all[seat].active {
+            self.processes[before].worker.rest();
+        }
+        let it = &mut self.all[seat];
+        (it.active, it.since, it.lost) = (Some(at), 0, None);
+        self.leave_lines(group);
+    }
+
+    fn leave_lines(&mut self, group: usize) {
+        for seat in &mut self.all {
+            seat.line.retain(|stands| *stands != group);
+        }
+    }
+
+    /// Submits to an active process.
+    #[inline]
     pub(super) fn fly(
         &mut self,
+        at: usize,
         submission: &Submission,
-        call: Number,
-        (input, output): (Room, Room),
+        (call, rooms): (Number, (Room, Room)),
         now_ns: u64,
     ) {
-        if self.flying.is_empty() {
-            (self.began_ns, self.told_ns) = (now_ns, None);
+        let process = &mut self.processes[at];
+        process.fly(submission, call, rooms, now_ns);
+        let seat = &mut self.all[process.seat];
+        if !seat.line.is_empty() {
+            seat.since += 1;
         }
-        let number = self.worker.submit(submission);
-        self.flying.push_back(Flying { number, call, cell: submission.cell, input, output });
+    }
+
+    /// Calls are about to be submitted: whose turn it is.
+    #[inline]
+    pub(super) fn offer(&mut self) {
+        self.is_held = false;
+        for at in 0..self.all.len() {
+            if !self.all[at].line.is_empty() {
+                self.all[at].is_offered = self.is_drained(&self.all[at]);
+            }
+        }
+    }
+
+    /// Calls were submitted: who had a turn and no call leaves the line. Whether there was one.
+    #[inline]
+    pub(super) fn pass_over(&mut self) -> bool {
+        if !self.is_held {
+            self.held_ns = None;
+        }
+        let mut any = false;
+        for at in 0..self.all.len() {
+            let is_offered = std::mem::take(&mut self.all[at].is_offered);
+            if is_offered && self.is_drained(&self.all[at]) {
+                any |= self.all[at].line.pop_front().is_some();
+            }
+        }
+        any
+    }
+
+    /// When calls that wait because functions wait in all processes are over.
+    pub(super) fn held_until_ns(&self) -> Option<u64> {
+        Some(self.held_ns?.saturating_add(HELD.as_nanos() as u64))
+    }
+
+    /// A process that has been started.
+    pub(super) fn put(&mut self, process: Process) -> usize {
+        let (group, seat) = (process.group, process.seat);
+        let at = self.processes.insert(process);
+        self.groups.get_mut(group).on[seat] = Some(at);
+        at
+    }
+
+    /// Takes a process out that is to end or has ended; whether it was active.
+    pub(super) fn take_out(&mut self, at: usize) -> (Process, bool) {
+        let process = self.processes.remove(at);
+        self.groups.get_mut(process.group).on[process.seat] = None;
+        let active = &mut self.all[process.seat].active;
+        let was_active = *active == Some(at);
+        if was_active {
+            *active = None;
+        }
+        (process, was_active)
+    }
+
+    /// A group is no more.
+    pub(super) fn forget(&mut self, group: usize) {
+        self.leave_lines(group);
+        for seat in &mut self.all {
+            seat.lost = seat.lost.filter(|lost| *lost != group);
+        }
+        self.groups.remove(group);
     }
 }

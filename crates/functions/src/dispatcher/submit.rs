@@ -4,82 +4,165 @@ use std::io;
 
 use partywall_abi::function::{Input, Short, Submission, Task};
 
-use super::call::{Event, Number};
+use super::Dispatcher;
+use super::call::{Call, Event, Number};
+use super::function::Function;
 use super::outcome::Outcome;
-use super::{Dispatcher, Workers};
+use super::seat::{Place, Wanted, is_far};
 use crate::layout::LIGHT_HEAP;
 use crate::store::{Data, Loaded};
 
 impl<T> Dispatcher<T> {
     /// Submits what there is room for.
     pub(super) fn submit(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
+        self.seats.offer();
         let mut any = false;
+        // By turns with those that have begun, so that these do not keep others out.
+        self.is_fresh_first = !self.is_fresh_first;
+        if self.is_fresh_first && !self.again.is_empty() {
+            any |= self.begin_one(now_ns, events)?;
+        }
         for _ in 0..self.again.len() {
             let Some(number) = self.again.pop_front() else { break };
             self.calls[number.at()].is_queued = false;
-            any |= self.place(number, now_ns, events)?;
+            any |= self.submit_again(number, now_ns, events)?;
         }
-        while self.takes_calls() {
-            let Some((begun, number)) = self.schedule.begin() else { break };
-            self.calls[number.at()].begun = Some(begun);
+        while self.begin_one(now_ns, events)? {
             any = true;
-            if !self.place(number, now_ns, events)? {
-                break;
-            }
         }
+        // Where those that have begun leave no room, the next one stands in line all the same.
+        if self.seats.groups.are_many()
+            && !self.seats.take_calls()
+            && let Some(next) = self.schedule.first()
+        {
+            let wanted = wanted(&self.calls[next.at()], &self.functions);
+            self.seats.choose(&wanted, now_ns);
+        }
+        any |= self.seats.pass_over();
         Ok(any)
     }
 
-    fn takes_calls(&self) -> bool {
-        let recycle = self.workers.recycle;
-        self.seats.iter().any(|seat| seat.has_room() && !seat.is_leaving(recycle))
+    /// Begins and submits the next call; whether it could be.
+    #[inline]
+    fn begin_one(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
+        if !self.seats.take_calls() {
+            return Ok(false);
+        }
+        match self.begin(now_ns) {
+            Some((number, place)) => self.place(number, place, now_ns, events),
+            None => Ok(false),
+        }
     }
 
-    /// Submits a call; false, and it is tried again, where there is no room for it.
-    fn place(
+    /// Begins the first call in order that has a place.
+    #[inline]
+    fn begin(&mut self, now_ns: u64) -> Option<(Number, Place)> {
+        let Self { schedule, seats, calls, functions, .. } = self;
+        // The first one in order that waits for a seat: its group and its owner's virtual time.
+        let mut first = None;
+        let begun = schedule.begin(|number, virtual_time| {
+            let wanted = wanted(&calls[number.at()], functions);
+            let ahead = first.map_or(0, |(_, time)| virtual_time - time);
+            if let Some((group, _)) = first.filter(|_| is_far(ahead)) {
+                seats.call_up(group);
+            }
+            let wanted = Wanted { ahead, ..wanted };
+            match seats.choose(&wanted, now_ns) {
+                Place::Seat => {
+                    first.get_or_insert((wanted.group, virtual_time));
+                    None
+                }
+                Place::Later => None,
+                place => Some(place),
+            }
+        });
+        let (begun, number, place) = begun?;
+        self.calls[number.at()].begun = Some(begun);
+        Some((number, place))
+    }
+
+    /// Submits a call that has begun; false, and it is tried again, where there is no room for it.
+    fn submit_again(
         &mut self,
         number: Number,
         now_ns: u64,
         events: &mut Vec<Event<T>>,
     ) -> io::Result<bool> {
         let call = &self.calls[number.at()];
-        let done = match call.waits {
-            Some(waits) => self.resume(number, waits, now_ns),
-            None => match self.load(call.function) {
-                Ok(loaded) => self.invoke(number, &loaded, now_ns),
-                Err(why) => {
-                    let why = Outcome::NotLoaded(match why.kind() {
-                        io::ErrorKind::StorageFull => "all that is loaded is in use".into(),
-                        _ => why.to_string(),
-                    });
-                    self.done((number, now_ns), why, Vec::new(), events)?;
-                    return Ok(true);
+        match call.waits {
+            Some(waits) => {
+                let is_done = self.resume(number, waits, now_ns);
+                if !is_done {
+                    self.try_later(number);
                 }
-            },
-        };
-        if !done {
-            self.calls[number.at()].is_queued = true;
-            self.again.push_back(number);
+                Ok(is_done)
+            }
+            None => {
+                let wanted = wanted(call, &self.functions);
+                let place = self.seats.choose(&wanted, now_ns);
+                self.place(number, place, now_ns, events)
+            }
         }
-        Ok(done)
     }
 
-    /// Enters a function; whether a worker has room.
-    fn invoke(&mut self, number: Number, loaded: &Loaded, now_ns: u64) -> bool {
+    fn try_later(&mut self, number: Number) {
+        self.calls[number.at()].is_queued = true;
+        self.again.push_back(number);
+    }
+
+    /// Submits a call to its place; false, and it is tried again, where there is no room for it.
+    fn place(
+        &mut self,
+        number: Number,
+        place: Place,
+        now_ns: u64,
+        events: &mut Vec<Event<T>>,
+    ) -> io::Result<bool> {
+        let function = self.calls[number.at()].function;
+        let process = match place {
+            Place::Process(process) => Some(process),
+            Place::Start(seat) => self.try_start(seat, self.functions[function.at()].group, now_ns),
+            Place::Cell | Place::Seat | Place::Later => None,
+            Place::Held => {
+                let why = Outcome::Held(self.workers.processes);
+                self.done((number, now_ns), why, Vec::new(), events)?;
+                return Ok(true);
+            }
+        };
+        let Some(process) = process else {
+            self.try_later(number);
+            return Ok(false);
+        };
+        self.seats.activate(process);
+        let is_done = match self.load(function) {
+            Ok(loaded) => self.invoke(number, process, &loaded, now_ns),
+            Err(why) => {
+                let why = Outcome::NotLoaded(match why.kind() {
+                    io::ErrorKind::StorageFull => "all that is loaded is in use".into(),
+                    _ => why.to_string(),
+                });
+                self.done((number, now_ns), why, Vec::new(), events)?;
+                return Ok(true);
+            }
+        };
+        if !is_done {
+            self.try_later(number);
+        }
+        Ok(is_done)
+    }
+
+    /// Enters a function in an active process; whether that has room.
+    fn invoke(&mut self, number: Number, at: usize, loaded: &Loaded, now_ns: u64) -> bool {
         let Loaded { entry, data, .. } = *loaded;
-        let Workers { recycle, preemption, .. } = self.workers;
+        let preemption = self.workers.preemption;
         let call = &self.calls[number.at()];
         let function = &mut self.functions[call.function.at()];
         let length = call.request.len() + function.parameters.len();
-        let is_heavy = function.heavy || length as u64 > LIGHT_HEAP / 2;
-        let seats = self.seats.iter_mut();
-        let with_room = seats.filter(|seat| seat.has_room() && !seat.is_leaving(recycle));
         let owner = function.owner;
-        let able = with_room.filter(|seat| !is_heavy || seat.cells.has_one(owner, seat.has_keys()));
-        let Some(seat) = able.min_by_key(|seat| seat.flying.len()) else { return false };
+        let process = &mut self.seats.processes[at];
         let described = data.map_or(0, |_| Data::BYTES);
-        let next = seat.worker.next();
-        let Some((input, output)) = seat.payloads.pair(next, described + length, function.room)
+        let next = process.worker.next();
+        let Some((input, output)) = process.payloads.pair(next, described + length, function.room)
         else {
             return false;
         };
@@ -92,13 +175,12 @@ impl<T> Dispatcher<T> {
                 payload.extend(data.map(Data::to_bytes).into_iter().flatten());
                 payload.extend_from_slice(&call.request);
                 payload.extend_from_slice(&function.parameters);
-                seat.worker.write(input.at, &payload);
+                process.worker.write(input.at, &payload);
                 let parameters = function.parameters.len() as u32;
                 Input::Long { at: input.at, parameters, has_data: data.is_some() }
             }
         };
-        let keyed = seat.has_keys();
-        let cell = if is_heavy { seat.cells.take(owner, keyed).unwrap_or(0) } else { 0 };
+        let cell = if is_heavy(length, function) { process.take_cell(owner) } else { 0 };
         let submission = Submission {
             task: Task::Invoke,
             cell,
@@ -110,7 +192,7 @@ impl<T> Dispatcher<T> {
             output: output.at,
             room: output.bytes,
         };
-        seat.fly(&submission, number, (input, output), now_ns);
+        self.seats.fly(at, &submission, (number, (input, output)), now_ns);
         function.users += 1;
         let call = &mut self.calls[number.at()];
         (call.is_flying, call.holds) = (true, true);
@@ -122,16 +204,16 @@ impl<T> Dispatcher<T> {
         let preemption = self.workers.preemption;
         let call = &mut self.calls[number.at()];
         let function = &self.functions[call.function.at()];
-        let seat = &mut self.seats[at];
         let Some((code, bytes)) = &call.answer else { return false };
-        if !seat.has_room() {
+        if !self.seats.can_go_on(at) {
             return false;
         }
-        let next = seat.worker.next();
-        let Some((input, output)) = seat.payloads.pair(next, bytes.len(), function.room) else {
+        let process = &mut self.seats.processes[at];
+        let next = process.worker.next();
+        let Some((input, output)) = process.payloads.pair(next, bytes.len(), function.room) else {
             return false;
         };
-        seat.worker.write(input.at, bytes);
+        process.worker.write(input.at, bytes);
         let submission = Submission {
             task: Task::Resume,
             cell,
@@ -144,7 +226,22 @@ impl<T> Dispatcher<T> {
             room: output.bytes,
         };
         (call.waits, call.answer, call.is_flying) = (None, None, true);
-        seat.fly(&submission, number, (input, output), now_ns);
+        self.seats.activate(at);
+        self.seats.fly(at, &submission, (number, (input, output)), now_ns);
         true
     }
+}
+
+/// Whether a call needs a cell of its own, with so many bytes of request and parameters.
+fn is_heavy(length: usize, function: &Function) -> bool {
+    function.heavy || length as u64 > LIGHT_HEAP / 2
+}
+
+/// What a call needs of a process.
+#[inline]
+fn wanted<T>(call: &Call<T>, functions: &slab::Slab<Function>) -> Wanted {
+    let function = &functions[call.function.at()];
+    let length = call.request.len() + function.parameters.len();
+    let heavy = is_heavy(length, function).then_some(function.owner);
+    Wanted { group: function.group, heavy, ahead: 0 }
 }

@@ -1,25 +1,33 @@
-//! What the dispatcher does about functions that do not stop, and about workers that end.
+//! What the dispatcher does about functions that do not stop, and about processes that begin and end.
 //!
-//! | a seat's worker | what comes | then |
+//! | a process | what comes | then |
 //! | --- | --- | --- |
+//! | is started | it has begun to look for submissions | its first one begins for its budget |
+//! | is started | it has not begun for [`BEGIN`] | killed |
 //! | runs | its function is beyond its budget, or not wanted any more | signal, again and again |
 //! | runs | it has not heard that for [`DEAF`] | killed |
 //! | runs | it has given up [`super::Workers::recycle`] functions | leaves: takes no new call |
 //! | leaves | its last call is over | killed |
-//! | has ended | | its calls go elsewhere or are over; another one is started |
-//! | cannot be started | | tried again after [`PAUSE`] |
+//! | sleeps, and nothing waits in it | another group has none, and there are as many as there may be | killed |
+//! | any | its group has no function any more | killed |
+//! | has ended | | its calls go elsewhere or are over; if it was active, another one is started |
+//! | cannot be started | | none is tried before [`PAUSE`] is over |
+//!
+//! With the last process of a group, its images go.
 
 use std::io;
 use std::time::Duration;
 
 use super::call::{Event, Number};
 use super::outcome::Outcome;
-use super::seat::Seat;
-use super::worker::{self, Worker};
+use super::process::Process;
+use super::worker::Worker;
 use super::{AGAIN, DEAF, Dispatcher, Preemption};
 
 /// How often it is looked whether workers live.
-pub(super) const LOOKS: Duration = Duration::from_millis(1);
+const LOOKS: Duration = Duration::from_millis(1);
+/// How long a worker may take to begin.
+const BEGIN: Duration = Duration::from_secs(10);
 /// How long no worker is started where one could not be.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -29,28 +37,35 @@ impl<T> Dispatcher<T> {
         if self.watched_ns(at).is_none_or(|until| until > now_ns) {
             return;
         }
-        let seat = &mut self.seats[at];
-        let Some(front) = seat.flying.front() else { return };
+        let process = &mut self.seats.processes[at];
+        if !process.has_begun {
+            let _gone = process.worker.child().kill();
+            return;
+        }
+        let Some(front) = process.flying.front() else { return };
         let call = &mut self.calls[front.call.at()];
         let number = front.number;
-        match &mut seat.told_ns {
-            None => seat.told_ns = Some((now_ns, now_ns)),
+        match &mut process.told_ns {
+            None => process.told_ns = Some((now_ns, now_ns)),
             Some((first, _)) if now_ns - *first > DEAF.as_nanos() as u64 => {
                 call.over.get_or_insert(Outcome::Deaf);
                 // It is replaced when it is gone.
-                let _gone = seat.worker.child().kill();
+                let _gone = process.worker.child().kill();
                 return;
             }
             Some((_, last)) => *last = now_ns,
         }
-        seat.worker.stop(number);
+        process.worker.stop(number);
     }
 
     /// When the function that this worker runs is to be stopped, or told so again; none if it runs none.
     pub(super) fn watched_ns(&self, at: usize) -> Option<u64> {
-        let seat = &self.seats[at];
-        let call = &self.calls[seat.flying.front()?.call.at()];
-        if let Some((first, last)) = seat.told_ns {
+        let process = &self.seats.processes[at];
+        let call = &self.calls[process.flying.front()?.call.at()];
+        if !process.has_begun {
+            return Some(process.began_ns.saturating_add(BEGIN.as_nanos() as u64));
+        }
+        if let Some((first, last)) = process.told_ns {
             // Each time twice as long, so that signals never come faster than a worker handles them.
             return Some(last + (last - first).max(AGAIN.as_nanos() as u64));
         }
@@ -59,7 +74,7 @@ impl<T> Dispatcher<T> {
         }
         // What its function has used before it waited for a service counts too.
         let budget_ns = self.functions[call.function.at()].budget_ns;
-        let until_ns = seat.began_ns.saturating_add(budget_ns).saturating_sub(call.cpu_ns);
+        let until_ns = process.began_ns.saturating_add(budget_ns).saturating_sub(call.cpu_ns);
         Some(until_ns.saturating_add(self.grace_ns()))
     }
 
@@ -78,16 +93,28 @@ impl<T> Dispatcher<T> {
         }
         self.looked_ns = now_ns;
         let mut any = false;
-        for at in 0..self.seats.len() {
-            let seat = &mut self.seats[at];
-            if seat.missing_until_ns.is_some_and(|until| now_ns < until) {
-                continue;
+        if self.seats.not_before_ns.is_some_and(|until| until <= now_ns) {
+            self.seats.not_before_ns = None;
+            for seat in 0..self.seats.all.len() {
+                let lost = self.seats.all[seat].lost.take();
+                if let Some(group) = lost.filter(|_| !self.seats.is_full()) {
+                    any |= self.start_again(seat, group, now_ns);
+                }
             }
-            if seat.is_leaving(self.workers.recycle) && seat.is_empty() {
-                seat.worker.child().kill()?;
-                seat.worker.child().wait()?;
+        }
+        // One that sleeps has nothing to do that it could fail to: each is looked at in its turn.
+        self.turn = self.turn.wrapping_add(1);
+        let slots = self.seats.processes.capacity();
+        for at in 0..slots {
+            let Some(process) = self.seats.processes.get_mut(at) else { continue };
+            let is_over = process.is_leaving(self.workers.recycle) && process.is_empty();
+            if is_over {
+                process.worker.child().kill()?;
+                process.worker.child().wait()?;
             }
-            if seat.missing_until_ns.is_some() || seat.worker.child().try_wait()?.is_some() {
+            let is_active = self.seats.all[process.seat].active == Some(at);
+            let is_looked_at = is_active || self.turn % slots == at;
+            if is_over || is_looked_at && process.worker.child().try_wait()?.is_some() {
                 self.replace(at, now_ns, events)?;
                 any = true;
             }
@@ -95,15 +122,76 @@ impl<T> Dispatcher<T> {
         Ok(any)
     }
 
-    pub(super) fn start(&self, number: usize) -> io::Result<Worker> {
-        let memory = worker::Memory { layout: self.layout, store: &self.store, bell: &self.bell };
-        Worker::start(&self.workers, number, &memory)
+    /// Starts a process of a group for a seat. If there are as many as there may be, another one is ended.
+    pub(super) fn start(&mut self, seat: usize, group: usize, now_ns: u64) -> io::Result<usize> {
+        if self.seats.is_full() {
+            let unused = self.seats.unused().ok_or(io::ErrorKind::StorageFull)?;
+            self.end_process(unused);
+        }
+        let worker = self.seats.groups.provide(group).and_then(|()| {
+            let store = self.seats.groups.store(group);
+            Worker::start(&self.workers, seat, store)
+        });
+        match worker {
+            Ok(worker) => Ok(self.seats.put(Process::new(worker, (group, seat), now_ns))),
+            Err(why) => {
+                self.forget_images_without_process(group);
+                Err(why)
+            }
+        }
     }
 
-    /// Gives the seat of a worker that has ended to another one.
+    /// The same; where that cannot be, no other one is tried for a while.
+    pub(super) fn try_start(&mut self, seat: usize, group: usize, now_ns: u64) -> Option<usize> {
+        let started = self.start(seat, group, now_ns).ok();
+        if started.is_none() {
+            self.seats.not_before_ns = Some(now_ns + PAUSE.as_nanos() as u64);
+        }
+        started
+    }
+
+    /// Starts a process where the active one has ended; whether it could be.
+    fn start_again(&mut self, seat: usize, group: usize, now_ns: u64) -> bool {
+        let is_time = self.seats.not_before_ns.is_none();
+        let started = if is_time { self.try_start(seat, group, now_ns) } else { None };
+        match started {
+            Some(process) => self.seats.activate(process),
+            None => self.seats.all[seat].lost = Some(group),
+        }
+        started.is_some()
+    }
+
+    /// Ends a process in which nothing runs or waits.
+    fn end_process(&mut self, at: usize) {
+        let (process, _) = self.seats.take_out(at);
+        let group = process.group;
+        // It has ended before its images go.
+        drop(process);
+        self.forget_images_without_process(group);
+    }
+
+    fn forget_images_without_process(&mut self, group: usize) {
+        if !self.seats.groups.get(group).has_process() {
+            self.forget_images(group);
+        }
+    }
+
+    /// Ends the processes of groups that have no functions any more; whether there were any.
+    pub(super) fn end_groups(&mut self) -> bool {
+        let mut any = false;
+        while let Some(group) = self.seats.groups.next_over() {
+            let processes = self.seats.groups.get(group).on.clone();
+            processes.into_iter().flatten().for_each(|at| self.end_process(at));
+            self.seats.forget(group);
+            any = true;
+        }
+        any
+    }
+
+    /// A process has ended: its calls begin again or are over, and another one has its seat if it was active.
     fn replace(&mut self, at: usize, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<()> {
         self.collect(at, now_ns, events)?;
-        let flying = std::mem::take(&mut self.seats[at].flying);
+        let flying = std::mem::take(&mut self.seats.processes[at].flying);
         let waited = self.calls.iter().filter(|(_, call)| call.waits.is_some_and(|w| w.0 == at));
         let waited: Vec<_> = waited.map(|(at, call)| Number::new(at, call.generation)).collect();
         // The last one first, so that the first one is in front again.
@@ -113,12 +201,17 @@ impl<T> Dispatcher<T> {
         {
             self.begin_again(number, may_have_run, now_ns, events)?;
         }
-        match self.start(at) {
-            Ok(worker) => self.seats[at] = Seat::new(worker),
-            Err(_) => {
-                self.seats[at].missing_until_ns = Some(now_ns + PAUSE.as_nanos() as u64);
-            }
+        let (process, was_active) = self.seats.take_out(at);
+        let Process { group, seat, has_begun, .. } = process;
+        drop(process);
+        if !has_begun {
+            // Neither would the next one.
+            self.seats.not_before_ns = Some(now_ns + PAUSE.as_nanos() as u64);
         }
+        if was_active {
+            self.start_again(seat, group, now_ns);
+        }
+        self.forget_images_without_process(group);
         Ok(())
     }
 

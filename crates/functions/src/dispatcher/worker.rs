@@ -8,7 +8,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use partywall_abi::function::{Completion, GRAIN, Ring, SLOTS, Submission, Word, begun, following};
+use partywall_abi::function::{
+    Completion, GRAIN, NOT_YET, Ring, SLOTS, Submission, Word, begun, following,
+};
 use partywall_abi::security::Isolation;
 use partywall_abi::sync::Ordering;
 use rustix::fs::{FallocateFlags, MemfdFlags};
@@ -17,8 +19,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use super::{Preemption, Workers};
 use crate::clock::Exactness;
 use crate::isolation::InForce;
-use crate::layout::{CELL_FILE, Layout, PAGE, PAYLOAD_BYTES, RING_BYTES, SAYS, WORKER_BYTES};
-use crate::sleep::wake;
+use crate::layout::{CELL_FILE, Layout, PAYLOAD_BYTES, RING_BYTES, SAYS, WORKER_BYTES};
+use crate::sleep::{open, wake};
 use crate::store::Store;
 use crate::worker::{STOP, Start};
 
@@ -41,17 +43,20 @@ pub struct Worker {
 const BEGINS: Duration = Duration::from_secs(20);
 
 impl Worker {
-    /// Starts worker `number` of these.
+    /// Starts a worker for CPU `number` of these, which maps these images.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start(workers: &Workers, number: usize, shared: &Memory<'_>) -> io::Result<Self> {
-        let Memory { layout, store, bell } = *shared;
+    pub fn start(workers: &Workers, number: usize, store: &Store) -> io::Result<Self> {
+        let layout = store.layout();
         let memory = rustix::fs::memfd_create("partywall-worker", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&memory, WORKER_BYTES)?;
-        let ring = Mapping::new(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
-        let bell = bell.file.as_raw_fd();
-        let descriptors = [memory.as_raw_fd(), store.file().as_raw_fd(), bell];
+        let shared = Mapping::new(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
+        // SAFETY: just mapped, and all of a ring is atomic.
+        let ring = unsafe { &*shared.at.cast::<Ring>() };
+        ring.sleep.0.store(NOT_YET, Ordering::Relaxed);
+        let files = [memory.as_fd(), store.file(), store.clock()];
+        let descriptors = files.map(|file| file.as_raw_fd());
         let start = Start {
             layout,
             blocks: store.blocks(),
@@ -93,7 +98,7 @@ impl Worker {
             Ok(pidfd) => Ok(Self {
                 child,
                 pidfd,
-                shared: ring,
+                shared,
                 next: 1,
                 oldest: 1,
                 memory,
@@ -128,8 +133,8 @@ impl Worker {
         self.next
     }
 
-    /// What the worker has begun with, or why it does not begin; none as long as it has said nothing. It is
-    /// asked before there is any submission, whose function could have written it.
+    /// What the worker has begun with, or why it does not begin; none as long as it has said nothing. It takes
+    /// submissions once this was read, so that no function can have written it.
     #[inline]
     pub fn begun(&self) -> Option<&Result<InForce, String>> {
         if self.begun.get().is_none() {
@@ -143,7 +148,11 @@ impl Worker {
                 }
                 _ => Err(self.text()),
             };
+            let may_look = begun.is_ok();
             let _first = self.begun.set(begun);
+            if may_look {
+                open(&self.ring().sleep);
+            }
         }
         self.begun.get()
     }
@@ -195,6 +204,21 @@ impl Worker {
         self.next = following(number);
         wake(&self.ring().sleep);
         number
+    }
+
+    /// Whether it has begun, and looks for submissions from now on.
+    pub fn has_begun(&self) -> bool {
+        matches!(self.begun(), Some(Ok(_)))
+    }
+
+    /// Has the worker sleep until there is another submission; there is none now.
+    pub fn rest(&self) {
+        self.ring().rest.0.store(self.next, Ordering::Relaxed);
+    }
+
+    /// The word by which the worker wakes who waits for a completion, if it does so.
+    pub(crate) fn bell(&self) -> &Word {
+        &self.ring().bell
     }
 
     /// The next completion, if it has come.
@@ -273,6 +297,12 @@ impl Worker {
         self.child.id()
     }
 
+    /// The inode of its memory, which nobody else maps; for tests.
+    #[doc(hidden)]
+    pub fn inode(&self) -> u64 {
+        rustix::fs::fstat(&self.memory).expect("it is open").st_ino
+    }
+
     /// Its process.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
@@ -289,42 +319,6 @@ impl Drop for Worker {
 fn end(child: &mut Child) {
     let _ended = child.kill();
     let _ended = child.wait();
-}
-
-/// What workers of a dispatcher share.
-#[derive(Debug, Clone, Copy)]
-pub struct Memory<'a> {
-    /// Where things are.
-    pub layout: Layout,
-    /// The images.
-    pub store: &'a Store,
-    /// The dispatcher's word.
-    pub bell: &'a Bell,
-}
-
-/// The word by which a dispatcher sleeps that waits for workers; they may all write it.
-#[derive(Debug)]
-pub struct Bell {
-    file: OwnedFd,
-    word: Mapping,
-}
-
-impl Bell {
-    /// A word in memory of its own.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn new() -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("partywall-bell", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&file, PAGE)?;
-        let word = Mapping::new(file.as_fd(), PAGE)?;
-        Ok(Self { file, word })
-    }
-
-    pub(crate) fn word(&self) -> &Word {
-        // SAFETY: mapped as long as this lives, and all of it is atomic.
-        unsafe { &*self.word.at.cast::<Word>() }
-    }
 }
 
 /// The begin of a file, to be read and written; it is unmapped when this is dropped.

@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use landlock::{ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _};
-use partywall_abi::function::{Ring, Word, begun};
+use partywall_abi::function::{Ring, begun};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use seccompiler::{
@@ -46,7 +46,7 @@ pub struct Start {
     pub layout: Layout,
     /// How many blocks of images there are.
     pub blocks: u64,
-    /// The descriptors of its own memory, of the images, and of the dispatcher's word.
+    /// The descriptors of its own memory, of its group's images, and of the clock's page.
     pub descriptors: [i32; 3],
     /// The CPU that it runs on.
     pub cpu: Option<usize>,
@@ -109,7 +109,7 @@ pub fn main_telling(argument: &str, tell: impl FnOnce(&Places)) -> String {
 }
 
 fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
-    let [memory, images, own] = start.descriptors.map(|number| {
+    let [memory, images, clock] = start.descriptors.map(|number| {
         // SAFETY: the dispatcher has left it open for this.
         unsafe { OwnedFd::from_raw_fd(number) }
     });
@@ -121,10 +121,13 @@ fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
     let layout = start.layout;
     let (read, write) = (ProtFlags::READ, ProtFlags::READ | ProtFlags::WRITE);
     let code = ProtFlags::READ | ProtFlags::EXEC;
+    map(layout.images, PAGE, read, Some((clock.as_fd(), 0)))?;
     for block in 0..start.blocks {
         let (at, file) = (layout.images + block * BLOCK_SPAN, block * BLOCK_BYTES);
         let bytes = BLOCK * PLOT;
-        map(at, bytes, code, Some((images.as_fd(), file)))?;
+        // The clock is instead of the first plot.
+        let before = if block == 0 { PLOT } else { 0 };
+        map(at + before, bytes - before, code, Some((images.as_fd(), file + before)))?;
         map(
             at + u64::from(CONSTANTS),
             bytes,
@@ -145,9 +148,6 @@ fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
     let at = anywhere(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
     // SAFETY: the ring is at the memory's begin, for ever, and all of it is atomic.
     let ring = unsafe { &*at.cast::<Ring>() };
-    let word = anywhere(own.as_fd(), PAGE)?;
-    // SAFETY: as above.
-    let bell = unsafe { &*word.cast::<Word>() };
     handlers::install(ring)?;
     let forced = force(start, layout);
     let (keys, what, why) = match (start.isolation, forced) {
@@ -171,7 +171,7 @@ fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
         handler: handlers::handler as *const () as u64,
         gates: keys::gates(),
     });
-    drop([memory, images, own]);
+    drop([memory, images, clock]);
     if !start.has_counter {
         // SAFETY: a system call on numbers (PR_SET_TSC(2const)).
         let closed = unsafe { libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV, 0, 0, 0) };
@@ -181,14 +181,14 @@ fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
     }
     let timer = start.quantum_ns.map(Timer::new).transpose()?;
     shut(timer.as_ref())?;
-    // No function has run.
+    // No function has run, and none does before the dispatcher has read this.
     ring.begin(what);
-    crate::sleep::wake(bell);
+    crate::sleep::wake(&ring.bell);
+    crate::sleep::until_open(&ring.sleep);
     Ok(Worker {
         layout,
         ring,
         payloads: at.wrapping_add(RING_BYTES as usize),
-        bell,
         waiting: [None; CELLS as usize],
         has_counter: start.has_counter,
         timer,
@@ -215,9 +215,11 @@ fn force(start: &Start, layout: Layout) -> Result<Option<Keys>, String> {
     let code = libc::PROT_READ | libc::PROT_EXEC;
     let mut parts = Vec::new();
     let mut part = |at, bytes, protection, whose| parts.push(Part { at, bytes, protection, whose });
+    part(layout.images, PAGE, read, Whose::Common);
     for block in 0..start.blocks {
         let (at, bytes) = (layout.images + block * BLOCK_SPAN, BLOCK * PLOT);
-        part(at, bytes, code, Whose::Common);
+        let before = if block == 0 { PLOT } else { 0 };
+        part(at + before, bytes - before, code, Whose::Common);
         part(at + u64::from(CONSTANTS), bytes, read, Whose::Common);
         part(at + u64::from(DATA), bytes, write, Whose::Data);
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use partywall_abi::function::{Completion, End, Input, Short, Submission, Task};
 use partywall_abi::security::Isolation;
 use partywall_functions::clock::{Clock, Exactness};
-use partywall_functions::dispatcher::worker::{Bell, Memory, Worker};
+use partywall_functions::dispatcher::worker::Worker;
 use partywall_functions::dispatcher::{Dispatcher, Preemption, Workers};
 use partywall_functions::image::Image;
 use partywall_functions::isolation::Wanted;
@@ -60,6 +60,7 @@ fn workers(isolation: Wanted, more: &[&str]) -> Workers {
         preemption: Preemption::Dispatcher,
         resident: 1 << 30,
         recycle: 10_000,
+        processes: 1,
         isolation,
     }
 }
@@ -71,9 +72,8 @@ impl Host {
         let layout = Layout::draw([u64::from(std::process::id()) << 32, 7 << 32]);
         let store = Store::new(layout, 2).unwrap();
         let clock = Clock::new(&store, Exactness::Exact).unwrap();
-        let memory = Memory { layout, store: &store, bell: &Bell::new().unwrap() };
         let workers = workers(isolation, &["--places", file.to_str().unwrap()]);
-        let mut link = Worker::start(&workers, 0, &memory)?;
+        let mut link = Worker::start(&workers, 0, &store)?;
         link.wait()?;
         let text = std::fs::read_to_string(&file).unwrap();
         let words: Vec<u64> = text.split(' ').map(|word| word.parse().unwrap()).collect();
@@ -436,7 +436,7 @@ fn a_dispatcher_says_what_is_in_force() {
     let start = |isolation| {
         let layout = Layout::draw([u64::from(std::process::id()) << 34, 3 << 33]);
         let store = Store::new(layout, 1).unwrap();
-        Dispatcher::<()>::new(layout, store, workers(isolation, &[]))
+        Dispatcher::<()>::new(store, workers(isolation, &[]))
     };
     let none = start(Wanted::None).unwrap().in_force().unwrap();
     assert_eq!(none.to_string(), "none (they are not asked for)");

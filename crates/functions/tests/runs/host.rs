@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use partywall_abi::function::{Completion, Input, Short, Submission, Task};
 use partywall_functions::builder::{Builder, Layer, Toolchain};
 use partywall_functions::clock::{Clock, Exactness};
-use partywall_functions::dispatcher::worker::{Bell, Memory, Worker};
+use partywall_functions::dispatcher::worker::Worker;
 use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::image::Image;
 use partywall_functions::isolation::Wanted;
@@ -38,6 +38,24 @@ pub(crate) const ROOM: u32 = 64 << 10;
 pub(crate) const UPPER: &str =
     "pub fn handle(r: Request<'_>) -> Reply { Ok(r.text()?.to_uppercase().into_bytes()) }";
 
+/// Safe code that reads any address, as the request says it (rust-lang/rust#25860).
+pub(crate) const WILD: &str = "static UNIT: &'static &'static () = &&();\n\
+     fn same<'a, 'b, T: ?Sized>(_: &'a &'b (), v: &'b mut T) -> &'a mut T { v }\n\
+     fn longer<'a, 'b, T: ?Sized>(v: &'a mut T) -> &'b mut T {\n\
+     let f: for<'x> fn(_, &'x mut T) -> &'b mut T = same; f(UNIT, v) }\n\
+     enum Either<A, B> { A(Option<Box<A>>), B(Option<Box<B>>) }\n\
+     #[inline(never)] fn turn<A, B>(either: &mut Either<A, B>, a: A) -> B {\n\
+     let Either::B(b) = either else { unreachable!() };\n\
+     let b = longer(b);\n\
+     *either = Either::A(Some(Box::new(a)));\n\
+     core::hint::black_box(either);\n\
+     *b.take().unwrap() }\n\
+     fn turned<A, B>(a: A) -> B { turn(core::hint::black_box(&mut Either::B(None)), a) }\n\
+     pub fn handle(r: Request<'_>) -> Reply {\n\
+     let address = usize::from_str_radix(r.text()?, 16).map_err(|_| Error::invalid(\"an address\"))?;\n\
+     let place: &'static [u8; 8] = turned::<usize, _>(address);\n\
+     Ok(core::hint::black_box(place).to_vec()) }";
+
 /// The image of a function.
 pub(crate) fn image(text: &str) -> Image {
     BUILDER.build(&[main_rs(text)]).unwrap().image
@@ -61,6 +79,7 @@ pub(crate) fn workers(number: usize, exactness: Exactness) -> Workers {
     Workers {
         program: vec![env!("CARGO_BIN_EXE_functions-worker").to_owned()],
         cpus: vec![None; number],
+        processes: 16,
         exactness,
         preemption: Preemption::Dispatcher,
         resident: 1 << 30,
@@ -89,8 +108,7 @@ impl Host {
         let layout = Layout::draw([std::process::id().into(), 7]);
         let store = Store::new(layout, 2).unwrap();
         let workers = workers(1, exactness);
-        let memory = Memory { layout, store: &store, bell: &Bell::new().unwrap() };
-        let link = Worker::start(&workers, 0, &memory).unwrap();
+        let link = Worker::start(&workers, 0, &store).unwrap();
         let clock = Clock::new(&store, exactness).unwrap();
         Self { store, link, clock, calls: 0, cell: 0 }
     }

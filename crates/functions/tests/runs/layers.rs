@@ -7,7 +7,7 @@ use partywall_abi::function::End;
 use partywall_functions::builder::Layer;
 use partywall_functions::store::Loaded;
 
-use super::host::{Host, UPPER, builder, main_rs};
+use super::host::{Host, UPPER, WILD, builder, main_rs};
 
 /// Puts a function in that was built without these layers.
 fn put_without(host: &mut Host, layers: &[Layer], text: &str) -> Loaded {
@@ -218,24 +218,7 @@ fn row_50_flags_that_a_function_sets_end_with_it() {
 fn row_46_lifetimes_that_are_too_long_end_as_a_fault() {
     let mut host = Host::new();
     let upper = host.put(UPPER);
-    let wild = host.put(
-        "static UNIT: &'static &'static () = &&();\n\
-         fn same<'a, 'b, T: ?Sized>(_: &'a &'b (), v: &'b mut T) -> &'a mut T { v }\n\
-         fn longer<'a, 'b, T: ?Sized>(v: &'a mut T) -> &'b mut T {\n\
-         let f: for<'x> fn(_, &'x mut T) -> &'b mut T = same; f(UNIT, v) }\n\
-         enum Either<A, B> { A(Option<Box<A>>), B(Option<Box<B>>) }\n\
-         #[inline(never)] fn turn<A, B>(either: &mut Either<A, B>, a: A) -> B {\n\
-         let Either::B(b) = either else { unreachable!() };\n\
-         let b = longer(b);\n\
-         *either = Either::A(Some(Box::new(a)));\n\
-         core::hint::black_box(either);\n\
-         *b.take().unwrap() }\n\
-         fn turned<A, B>(a: A) -> B { turn(core::hint::black_box(&mut Either::B(None)), a) }\n\
-         pub fn handle(r: Request<'_>) -> Reply {\n\
-         let address = usize::from_str_radix(r.text()?, 16).map_err(|_| Error::invalid(\"an address\"))?;\n\
-         let place: &'static [u8; 8] = turned::<usize, _>(address);\n\
-         Ok(core::hint::black_box(place).to_vec()) }",
-    );
+    let wild = host.put(WILD);
     for address in ["0", "8", "100000", "7fffffffe000", "ffffffffff600000", "deadbeef00000000"] {
         let done = host.call(&wild, address.as_bytes());
         let signal = i32::from(done.code);

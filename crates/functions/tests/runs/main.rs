@@ -6,6 +6,7 @@ mod host;
 mod layers;
 mod residue;
 mod rig;
+mod share;
 mod signals;
 mod threaded;
 mod upkeep;

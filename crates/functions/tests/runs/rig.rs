@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use partywall_functions::clock::Exactness;
 use partywall_functions::dispatcher::{
-    Dispatcher, Done, Event, Id, Number, Outcome, Registration, Workers,
+    Dispatcher, Done, Event, Id, Number, Outcome, Registration, Share, Workers,
 };
 use partywall_functions::layout::Layout;
 use partywall_functions::schedule::{Limits, Owner};
@@ -33,7 +33,7 @@ impl Rig {
         let store = Store::new(layout, 2).unwrap();
         let mut workers = host::workers(workers, Exactness::Exact);
         change(&mut workers);
-        let mut dispatcher = Dispatcher::new(layout, store, workers).unwrap();
+        let mut dispatcher = Dispatcher::new(store, workers).unwrap();
         let owner = dispatcher.add_owner(Limits::default());
         Self {
             dispatcher,
@@ -62,6 +62,7 @@ impl Rig {
             parameters: Vec::new(),
             budget: Duration::from_secs(2),
             idempotent: false,
+            share: Share::All,
             strikes: 1000,
         };
         change(&mut registration);

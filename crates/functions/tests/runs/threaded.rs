@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use partywall_functions::clock::Exactness;
-use partywall_functions::dispatcher::{Number, Outcome, Preemption, Registration};
+use partywall_functions::dispatcher::{Group, Number, Outcome, Preemption, Registration, Share};
 use partywall_functions::runtime::{
     Callee, Finished, OwnerHandle, Runtime, ServiceCall, Services, Settings,
 };
@@ -68,6 +68,7 @@ impl Rig {
             parameters: Vec::new(),
             budget,
             idempotent: false,
+            share: Share::All,
             strikes: 1000,
         };
         self.runtime.register(owner, registration).unwrap()
@@ -212,8 +213,10 @@ fn sleeps_and_ends(preemption: Preemption) {
         told.send(rustix::thread::gettid().as_raw_nonzero()).unwrap();
     });
     let dispatcher = format!("self/task/{}", end.recv().unwrap());
-    let [worker] = rig.runtime.workers().unwrap()[..] else { panic!("one worker") };
-    let tasks = [dispatcher, worker.to_string()];
+    let workers = rig.runtime.workers().unwrap();
+    let [worker] = &workers[..] else { panic!("one worker") };
+    assert_eq!((worker.group, report[0].share), (Group::All, Share::All));
+    let tasks = [dispatcher, worker.pid.to_string()];
     let now = || tasks.iter().map(|task| switches(task)).collect::<Vec<_>>();
     let begun = Instant::now();
     let mut before = now();
@@ -244,6 +247,43 @@ fn an_idle_dispatcher_sleeps_and_one_that_is_stopped_ends() {
 #[test]
 fn an_idle_dispatcher_sleeps_where_workers_have_timers() {
     sleeps_and_ends(Preemption::Timer(Duration::from_micros(100)));
+}
+
+/// Two owners' functions that do not meet, called at once: the thread sleeps while one runs, and hears both.
+#[test]
+fn groups_take_turns_where_workers_have_timers() {
+    let rig = Rig::with(Preemption::Timer(Duration::from_micros(100)));
+    let callees = [0, 1].map(|number| {
+        let owner = rig.runtime.add_owner(Limits::default()).unwrap();
+        let registration = Registration {
+            name: number.to_string(),
+            owner: Owner(0),
+            image: signed(UPPER).into(),
+            parameters: Vec::new(),
+            budget: Duration::from_secs(20),
+            idempotent: false,
+            share: Share::Owner,
+            strikes: 1000,
+        };
+        rig.runtime.register(&owner, registration).unwrap()
+    });
+    std::thread::scope(|scope| {
+        for callee in &callees {
+            let runtime = &rig.runtime;
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let request = format!("call {round}");
+                    let finished = call(runtime, callee, request.as_bytes());
+                    assert_eq!(finished.outcome, reply(&request.to_uppercase()));
+                }
+            });
+        }
+    });
+    let report = rig.runtime.report(callees.iter().map(Callee::id).collect()).unwrap();
+    assert!(report.into_iter().all(|report| report.unwrap().share == Share::Owner));
+    let groups: Vec<_> = rig.runtime.workers().unwrap().into_iter().map(|it| it.group).collect();
+    assert_eq!(groups.len(), 3, "{groups:?}");
+    rig.runtime.stop().unwrap();
 }
 
 /// A worker's own timer stops what is beyond its budget, not before, and the dispatcher does not run

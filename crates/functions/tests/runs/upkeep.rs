@@ -15,7 +15,7 @@ const ASKS: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
                     partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
 
 fn signal(rig: &Rig, signal: Signal) {
-    let pid = Pid::from_raw(rig.dispatcher.workers()[0] as i32).unwrap();
+    let pid = Pid::from_raw(rig.dispatcher.workers()[0].pid as i32).unwrap();
     kill_process(pid, signal).unwrap();
 }
 
@@ -104,7 +104,7 @@ fn a_worker_that_has_given_up_many_functions_is_replaced() {
     let budget = Duration::from_millis(1);
     let endless = rig.register("endless", ENDLESS, |registration| registration.budget = budget);
     let asks = rig.register("asks", ASKS, |_| ());
-    let first = rig.dispatcher.workers()[0];
+    let first = rig.dispatcher.workers()[0].pid;
     let waits = rig.call(asks, b"");
     let Event::Outward(outward) = rig.event() else { panic!("it does not ask") };
     for _ in 0..5 {
@@ -117,13 +117,13 @@ fn a_worker_that_has_given_up_many_functions_is_replaced() {
         let now = rig.now();
         rig.dispatcher.poll(now, &mut rig.events).unwrap();
     }
-    assert_eq!((rig.dispatcher.workers()[0], rig.events.len()), (first, 0));
+    assert_eq!((rig.dispatcher.workers()[0].pid, rig.events.len()), (first, 0));
     rig.dispatcher.answer(outward.call, 0, b"yes".to_vec());
     let done = rig.done();
     assert_eq!((done.token, done.outcome), (waits, reply("yes")));
     let done = rig.done();
     assert_eq!((done.token, done.outcome), (last, Outcome::Budget(budget)));
-    assert_ne!(rig.dispatcher.workers()[0], first);
+    assert_ne!(rig.dispatcher.workers()[0].pid, first);
 }
 
 /// A worker that hears nothing is ended, its call is over, and those behind it run elsewhere.

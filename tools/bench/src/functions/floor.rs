@@ -7,7 +7,7 @@
 
 use partywall_abi::function::Submission;
 use partywall_functions::image::Image;
-use partywall_functions::layout::{BLOCK, BLOCK_BYTES, BLOCK_SPAN, PLOT};
+use partywall_functions::layout::{BLOCK, BLOCK_BYTES, BLOCK_SPAN, PAGE, PLOT};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::ring::Place;
@@ -59,12 +59,16 @@ fn run(argument: &str) -> Result<()> {
         // SAFETY: nothing is there, or this fails.
         unsafe { rustix::mm::mmap(at, bytes, rights, flags, &place.images, block * BLOCK_BYTES)? };
     }
-    let clock = std::ptr::with_exposed_provenance::<u64>(layout.images as usize);
+    let (anywhere, rights) = (std::ptr::null_mut(), ProtFlags::READ);
+    let (bytes, flags) = (PAGE as usize, MapFlags::SHARED);
+    // SAFETY: where nothing is.
+    let clock = unsafe { rustix::mm::mmap(anywhere, bytes, rights, flags, &place.clock, 0)? };
+    let clock = clock.cast::<u64>().cast_const();
     let run = |clock: &mut *const u64, submission: &Submission| {
         let at = std::ptr::with_exposed_provenance::<()>(submission.entry as usize);
         // SAFETY: the dispatcher is this program, and has put a function of this type there.
         let bare = unsafe { std::mem::transmute::<*const (), Bare>(at) };
-        // SAFETY: as above; the clock's page is the first of the images.
+        // SAFETY: as above; the clock's page is mapped for ever.
         let Said { stamp, number } = unsafe { bare(*clock) };
         Ok([number, stamp])
     };

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use partywall_abi::function::{End, Input, Short, Submission, Task as Asked};
 use partywall_functions::clock::{Clock, Exactness};
-use partywall_functions::dispatcher::worker::{Bell, Memory, Worker};
+use partywall_functions::dispatcher::worker::Worker;
 use partywall_functions::dispatcher::{Preemption, Workers};
 use partywall_functions::image::Image;
 use partywall_functions::isolation::Wanted;
@@ -31,7 +31,6 @@ pub struct Link {
     pid: u32,
     // What the worker maps.
     _store: Store,
-    _bell: Bell,
     _clock: Clock,
 }
 
@@ -51,6 +50,7 @@ pub fn one_worker(program: Vec<String>, cpu: usize) -> Workers {
     Workers {
         program,
         cpus: vec![Some(cpu)],
+        processes: 1,
         exactness: Exactness::Exact,
         preemption: Preemption::Dispatcher,
         resident: u64::MAX,
@@ -63,7 +63,7 @@ pub fn one_worker(program: Vec<String>, cpu: usize) -> Workers {
 fn stamps(store: &Store) -> Result<Stamps> {
     use partywall_fn::clock::page;
     let mut bytes = [0; 8 * page::WORDS];
-    if rustix::io::pread(store.file(), &mut bytes, 0)? != bytes.len() {
+    if rustix::io::pread(store.clock(), &mut bytes, 0)? != bytes.len() {
         return Err("the clock's page is short".into());
     }
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
@@ -92,13 +92,11 @@ impl Link {
         for image in images {
             entries.push(store.put(&image)?.ok_or("the images' memory is full")?.entry);
         }
-        let bell = Bell::new()?;
-        let memory = Memory { layout, store: &store, bell: &bell };
-        let worker = Worker::start(&workers, 0, &memory)?;
+        let mut worker = Worker::start(&workers, 0, &store)?;
+        worker.wait()?;
         let pid = worker.pid();
         let (tags, calls) = (VecDeque::new(), 0);
-        let link =
-            Self { worker, tags, entries, calls, pid, _store: store, _bell: bell, _clock: clock };
+        let link = Self { worker, tags, entries, calls, pid, _store: store, _clock: clock };
         Ok((link, stamps))
     }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use partywall_functions::clock::Clock;
-use partywall_functions::dispatcher::{Dispatcher, Event, Id, Outcome, Registration};
+use partywall_functions::dispatcher::{Dispatcher, Event, Id, Outcome, Registration, Share};
 use partywall_functions::image::{CONSTANTS, Image};
 use partywall_functions::layout::{Layout, PAGE, PLOT};
 use partywall_functions::schedule::{Limits, Owner};
@@ -72,7 +72,7 @@ impl Ours {
         let program = program("worker", &[])?;
         let before = held::children()?;
         let workers = link::one_worker(program, task.cpus[1]);
-        let mut dispatcher = Dispatcher::new(layout, store, workers)?;
+        let mut dispatcher = Dispatcher::new(store, workers)?;
         let mut started = held::children()?;
         started.retain(|pid| !before.contains(pid));
         let [worker] = started[..] else { return Err("the dispatcher has not one worker".into()) };
@@ -113,6 +113,7 @@ impl Ours {
             parameters: Vec::new(),
             budget,
             idempotent: false,
+            share: Share::All,
             strikes: u32::MAX,
         };
         Ok(self.dispatcher.register(registration)?)

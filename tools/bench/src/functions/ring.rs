@@ -22,8 +22,10 @@ const LOOKS: u32 = 20_000;
 pub struct Place {
     /// Where things are.
     pub start: Start,
-    /// The images' memory.
+    /// The images' memory, and the clock's page.
     pub images: OwnedFd,
+    /// See [`Self::images`].
+    pub clock: OwnedFd,
     memory: Shared,
 }
 
@@ -31,7 +33,7 @@ impl Place {
     /// From the argument of a worker. It binds this process to its CPU.
     pub fn open(argument: &str) -> Result<Self> {
         let start = Start::from_argument(argument).ok_or("no dispatcher has started this")?;
-        let [memory, images, _bell] = start.descriptors.map(|number| {
+        let [memory, images, clock] = start.descriptors.map(|number| {
             // SAFETY: the dispatcher has left it open for this, and names each once.
             unsafe { crate::sys::fd::take(number) }
         });
@@ -39,7 +41,7 @@ impl Place {
             cpu::pin(cpu)?;
         }
         let memory = Shared::map(memory?)?;
-        Ok(Self { start, images: images?, memory })
+        Ok(Self { start, images: images?, clock: clock?, memory })
     }
 
     /// Answers for ever, with a function's number and its stamp; `after` is what comes behind an answer.
