@@ -11,12 +11,14 @@
 
 pub mod builder;
 pub mod clock;
+pub mod crates;
 pub mod dispatcher;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod image;
 pub mod layout;
+pub mod proto;
 pub mod runtime;
 pub mod sandbox;
 pub mod schedule;

@@ -90,6 +90,8 @@ pub struct Job {
     pub libraries: Vec<PathBuf>,
     /// Files in [`BUILD`], by their paths there.
     pub files: BTreeMap<String, ByteBuf>,
+    /// What the commands have in their environment.
+    pub environment: BTreeMap<String, String>,
     /// Programs with their arguments, run in [`BUILD`] one after the other until one fails.
     pub commands: Vec<Vec<String>>,
     /// The file in [`BUILD`] that comes out.
@@ -583,6 +585,7 @@ fn commands(job: &Job, null: &fs::File) -> Result<Outcome, SandboxError> {
         let mut child = Command::new(program);
         let nothing = || step("/dev/null", null.try_clone());
         child.args(arguments).env_clear().current_dir(BUILD).stdin(nothing()?);
+        child.envs(&job.environment);
         // Without /proc the loader does not know where a program lies beside its libraries.
         child.env("LD_LIBRARY_PATH", format!("{TOOLCHAIN}/lib"));
         child.stdout(nothing()?).stderr(Stdio::piped());
