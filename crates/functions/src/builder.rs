@@ -24,7 +24,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::crates;
 use crate::image::Image;
-use crate::proto::{self, ProtoError};
+use crate::proto::{self, GENERATOR, ProtoError};
 use crate::sandbox::{self, BUILD, Job, Limits, Outcome, SandboxError, TOOLCHAIN};
 use crate::source::{self, File, SourceError};
 use crate::verify::{self, VerifyError};
@@ -255,12 +255,12 @@ impl Builder {
             part(path.as_bytes());
             part(text.as_bytes());
         }
-        let (files, names) = whole(files).unwrap_or_else(|_| (files.to_vec(), BTreeSet::new()));
-        if !names.is_empty() {
-            for (name, reviewed) in crates::digests(&names) {
-                part(name.as_bytes());
-                part(reviewed.as_bytes());
-            }
+        for (name, reviewed) in crates::digests(&names(files)) {
+            part(name.as_bytes());
+            part(reviewed.as_bytes());
+        }
+        if files.iter().any(|file| file.path.ends_with(".proto")) {
+            part(GENERATOR.as_bytes());
         }
         let mut files: Vec<_> = files.iter().map(|file| (&file.path, &file.text)).collect();
         files.sort_unstable();
@@ -303,12 +303,28 @@ impl Builder {
         if !files.iter().any(|file| file.path == ROOT) {
             return Err(BuildError::NoRoot);
         }
-        let (files, names) = whole(files)?;
+        let names = names(files);
+        let sources = files.iter().filter(|file| file.path.ends_with(".rs")).cloned();
+        let files: Vec<_> = sources.chain(self.module(files)?).collect();
         if !self.without.contains(&Layer::Lexer) {
             source::check_made(&files)?;
         }
         let linked = self.libraries.linked(&names, |job| self.outcome(job))?;
         Ok((files, linked))
+    }
+
+    /// The module of the messages of all `.proto` files, if there are some.
+    fn module(&self, files: &[File]) -> Result<Option<File>, BuildError> {
+        let Some(protos) = proto::sources(files)? else { return Ok(None) };
+        let protos = protos.into_iter().map(|(path, text)| (path, ByteBuf::from(text)));
+        let mut job = Job::new(protos.collect(), Vec::new(), proto::MODULE, self.limits);
+        job.has_messages = true;
+        let text = match self.outcome(job)? {
+            Outcome::Output(text) => String::from_utf8_lossy(&text).into_owned(),
+            Outcome::Failed(_, why) => return Err(ProtoError::Messages(why).into()),
+            Outcome::Limit(what) => return Err(BuildError::Limit(what)),
+        };
+        Ok(Some(File { path: proto::MODULE.into(), text }))
     }
 
     fn object(
@@ -360,9 +376,7 @@ impl Builder {
         commands: Vec<Vec<String>>,
         output: &str,
     ) -> Result<Vec<u8>, BuildError> {
-        let (output, limits) = (output.into(), self.limits);
-        let (toolchain, libraries, environment) = Default::default();
-        let job = Job { toolchain, libraries, files, environment, commands, output, limits };
+        let job = Job::new(files, commands, output, self.limits);
         match self.outcome(job)? {
             Outcome::Output(bytes) => Ok(bytes.into_vec()),
             Outcome::Failed(0, said) if said.contains("cannot find function `handle`") => {
@@ -382,13 +396,13 @@ impl Builder {
     }
 }
 
-/// The sources that the compiler sees, and the crates that they name.
-fn whole(files: &[File]) -> Result<(Vec<File>, BTreeSet<&'static str>), ProtoError> {
-    let module = proto::module(files)?;
-    let sources = files.iter().filter(|file| file.path.ends_with(".rs")).cloned();
-    let files: Vec<_> = sources.chain(module).collect();
-    let names = crates::named(&files);
-    Ok((files, names))
+/// The crates that these files name.
+fn names(files: &[File]) -> BTreeSet<&'static str> {
+    let mut names = crates::named(files);
+    if files.iter().any(|file| file.path.ends_with(".proto")) {
+        names.insert("prost");
+    }
+    names
 }
 
 /// The compiler, with what all its calls have in common.

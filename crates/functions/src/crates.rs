@@ -85,7 +85,7 @@ pub(crate) fn digests(names: &BTreeSet<&str>) -> BTreeMap<String, &'static str> 
 /// The crates that the paths of a function's files begin with.
 pub(crate) fn named(files: &[File]) -> BTreeSet<&'static str> {
     let (mut found, mut own) = (BTreeSet::new(), BTreeSet::new());
-    for file in files {
+    for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
         // What is no Rust has been refused, or the compiler will.
         let mut streams =
             vec![TokenStream::from_str(&file.text).unwrap_or_default().into_iter().peekable()];

@@ -1,13 +1,18 @@
 //! The messages of a function's `.proto` files, as a module of it.
 //!
+//! ```text
+//! builder --.proto files--> sandbox: protox, prost-build --pb.rs--> builder: the check of its tokens
+//! ```
+//!
 //! A tree of sources may have `.proto` files, which import each other by their paths in it, and Google's own.
 //! Where there are some, the function has a module `pb.rs` with a module for each package; `mod pb;` puts it to
-//! use. The files are another's: what nests too deeply for a parser was refused before ([`crate::source`]), and
-//! what is made of them goes through the same check as what authors write.
+//! use. The files are another's, and there are some of few bytes that keep the generator for ever or take all of
+//! its stack. So it works in the sandbox, in the process that starts compilers there, and what it makes is checked
+//! as what authors write is.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::panic::catch_unwind;
+use std::thread;
 
 use prost_build::{Config, Module};
 use protox::Compiler;
@@ -17,6 +22,10 @@ use crate::source::File;
 
 /// The module of messages.
 pub const MODULE: &str = "pb.rs";
+/// What makes it, for the digest of an image.
+pub(crate) const GENERATOR: &str = "prost-build =0.14.4, protox =0.10.0";
+/// The thread's stack, in bytes: messages that have each other as fields take some of it each.
+const STACK: usize = 128 << 20;
 
 /// Why `.proto` files are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,12 +34,9 @@ pub enum ProtoError {
     /// The file would be there twice.
     #[error("`{MODULE}` is made of the .proto files; give the file of that name another one")]
     Module,
-    /// The compiler of `.proto` files, with the place.
+    /// There are no messages in them that Rust could have; with the place, where that is known.
     #[error("{0}")]
-    Compiler(String),
-    /// They are protobuf, but no messages come of them.
-    #[error("the messages of the .proto files cannot be written in Rust: {0}")]
-    Generator(String),
+    Messages(String),
 }
 
 struct Tree(BTreeMap<String, String>);
@@ -42,29 +48,33 @@ impl FileResolver for Tree {
     }
 }
 
-/// The module of the messages of all `.proto` files, if there are some.
-///
-/// # Errors
-/// [`ProtoError`].
-pub fn module(files: &[File]) -> Result<Option<File>, ProtoError> {
-    let protos: BTreeMap<_, _> = files
-        .iter()
-        .filter(|file| file.path.ends_with(".proto"))
-        .map(|file| (file.path.clone(), file.text.clone()))
-        .collect();
+/// The files of which a module is made, if there are some.
+pub(crate) fn sources(files: &[File]) -> Result<Option<BTreeMap<String, String>>, ProtoError> {
+    let is_proto = |file: &&File| file.path.ends_with(".proto");
+    let file = |file: &File| (file.path.clone(), file.text.clone());
+    let protos: BTreeMap<_, _> = files.iter().filter(is_proto).map(file).collect();
     if protos.is_empty() {
         return Ok(None);
     }
-    if files.iter().any(|file| file.path == MODULE) {
-        return Err(ProtoError::Module);
+    match files.iter().any(|file| file.path == MODULE) {
+        true => Err(ProtoError::Module),
+        false => Ok(Some(protos)),
     }
+}
+
+/// The text of the module, made by a thread with a stack for what nests deeply.
+///
+/// # Errors
+/// [`ProtoError::Messages`].
+pub fn module(protos: BTreeMap<String, String>) -> Result<String, ProtoError> {
+    let thread = thread::Builder::new().stack_size(STACK).spawn(move || text(&protos));
+    let thread = thread.map_err(|why| ProtoError::Messages(why.to_string()))?;
     // What these crates take for granted of protoc's output may not hold.
-    let text = catch_unwind(|| text(&protos)).map_err(|panic| {
+    thread.join().unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or(panic.downcast_ref::<&str>().copied());
-        ProtoError::Generator(said.unwrap_or("they are too unlike others").into())
-    })?;
-    Ok(Some(File { path: MODULE.into(), text: text? }))
+        let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no reason");
+        Err(ProtoError::Messages(format!("these .proto files have no form in Rust: {said}")))
+    })
 }
 
 fn text(protos: &BTreeMap<String, String>) -> Result<String, ProtoError> {
@@ -73,14 +83,14 @@ fn text(protos: &BTreeMap<String, String>) -> Result<String, ProtoError> {
     resolver.add(GoogleFileResolver::new());
     let mut compiler = Compiler::with_file_resolver(resolver);
     compiler.include_imports(true).include_source_info(true);
-    compiler.open_files(protos.keys()).map_err(|why| ProtoError::Compiler(format!("{why:?}")))?;
+    compiler.open_files(protos.keys()).map_err(|why| ProtoError::Messages(format!("{why:?}")))?;
     let package = |package: &str| Module::from_protobuf_package_name(package);
     let descriptors = compiler.file_descriptor_set().file.into_iter();
     let mut config = Config::new();
     config.btree_map(["."]).compile_well_known_types().disable_comments(["."]);
     let modules = config
         .generate(descriptors.map(|file| (package(file.package()), file)).collect())
-        .map_err(|why| ProtoError::Generator(why.to_string()))?;
+        .map_err(|why| ProtoError::Messages(why.to_string()))?;
     let mut tree = Packages::default();
     for (module, text) in modules {
         let inner =
@@ -106,6 +116,22 @@ impl Packages {
             let _infallible = writeln!(all, "\npub mod {name} {{");
             package.write(all);
             all.push_str("}\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generators_are_those_of_the_digest() {
+        let manifest = include_str!("../Cargo.toml");
+        for generator in GENERATOR.split(", ") {
+            let (name, version) = generator.split_once(' ').unwrap();
+            let is = |line: &&str| line.starts_with(&format!("{name} = "));
+            let lines: Vec<_> = manifest.lines().filter(is).collect();
+            assert!(matches!(lines[..], [line] if line.contains(version)), "{name}");
         }
     }
 }

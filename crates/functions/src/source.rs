@@ -12,6 +12,8 @@ use proc_macro2::{Delimiter, Group, LexError, Span, TokenStream, TokenTree};
 
 /// The most bytes of all files together.
 pub const BYTES: usize = 1 << 20;
+/// The most bytes of all `.proto` files together.
+pub const PROTO_BYTES: usize = 64 << 10;
 /// The most files.
 pub const FILES: usize = 64;
 /// The most brackets within each other.
@@ -184,6 +186,12 @@ pub fn check(files: &[File]) -> Result<(), SourceError> {
     let bytes = files.iter().map(|file| file.text.len()).sum::<usize>();
     if bytes > BYTES {
         let (what, most) = (format!("{bytes} bytes of source"), BYTES.to_string());
+        return Err(SourceError::Size { what, most });
+    }
+    let protos = files.iter().filter(|file| file.path.ends_with(".proto"));
+    let bytes = protos.map(|file| file.text.len()).sum::<usize>();
+    if bytes > PROTO_BYTES {
+        let (what, most) = (format!("{bytes} bytes of .proto files"), PROTO_BYTES.to_string());
         return Err(SourceError::Size { what, most });
     }
     for file in files {
@@ -372,6 +380,7 @@ mod tests {
             "macro_rules! twice { ($e:expr) => { $e + $e } }\nfn f() -> u32 { twice!(2) }",
             "const T: &str = \"unsafe { asm!() } include_str!\"; // extern unsafe\n/* #![no_std] */",
             "#[derive(::prost::Message)] struct M { #[prost(uint32, tag = \"1\")] a: u32 }",
+            "#[derive(Serialize)] #[serde(bound(serialize = \"T: A<[u8; 3]>\"))] struct M<T> { #[serde(with = \"a::b\")] a: T }",
             "fn f<'a>(x: &'a str) -> char { 'u' }",
             "fn f(x: [u8; 3]) -> bool { !matches!(x, [1, ..]) && ![1][0] > 2 }",
         ] {
@@ -421,6 +430,11 @@ mod tests {
             ("#[target_feature(enable = \"avx\")] fn f() {}", "target_feature"),
             ("macro_rules! m { ($a:meta) => { #[$a] fn f() {} } }", "$"),
             ("#[r#no_mangle] fn f() {}", "r#no_mangle"),
+            ("macro_rules! m { ($g:tt) => { # $g mod x; } } m!([path = \"/x\"]);", "$"),
+            ("macro_rules! m { ($h:tt $g:tt) => { } } m!(#, [path = \"/x\"]);", ","),
+            ("m!([path = \"/x\"] #);", ""),
+            ("m!(#!, [feature(x)]);", ","),
+            ("m!(#!);", ""),
         ] {
             match checked(text) {
                 Err(SourceError::Attribute { name: found, .. }) => {
@@ -431,6 +445,27 @@ mod tests {
         }
         for text in ["#![no_main]", "#![feature(asm)]", "mod a { #![allow(x)] }", "#! [doc(x)]"] {
             assert!(matches!(checked(text), Err(SourceError::Inner { .. })), "{text}");
+        }
+    }
+
+    /// What macros of crates read in texts is nothing but names.
+    #[test]
+    fn texts_for_macros_have_no_code() {
+        for (text, found) in [
+            (
+                "#[prost(enumeration = \"Z::<{ unsafe { 3 } }>\")] a: i32",
+                "\"Z::<{ unsafe { 3 } }>\"",
+            ),
+            ("#[prost(enumeration = r#\"Z::<{ 3 }>\"#)] a: i32", "r#\"Z::<{ 3 }>\"#"),
+            ("#[prost(enumeration = \"Z::<\\u{7b} 3\")] a: i32", "\"Z::<\\u{7b} 3\""),
+            ("#[serde(from = \"[u8; n!()]\")] struct A;", "\"[u8; n!()]\""),
+            ("#[serde(rename(serialize = \"}\"))] struct A;", "\"}\""),
+            ("m!($s:tt) => { #[serde(with = $s)] a: u8 }", "$"),
+        ] {
+            match checked(text) {
+                Err(SourceError::Text { text: refused, .. }) => assert_eq!(refused, found),
+                other => panic!("{text}: {other:?}"),
+            }
         }
     }
 
@@ -447,7 +482,11 @@ mod tests {
         for path in ["../a.rs", "/a.rs", "a", "a//b.rs", ".rs", "a b.rs", "a/../b.rs"] {
             assert!(matches!(check(&[file(path)]), Err(SourceError::Path { .. })), "{path}");
         }
-        assert_eq!(check(&[file("a/b_2.rs")]), Ok(()));
+        assert_eq!(check(&[file("a/b_2.rs"), file("a/b.proto")]), Ok(()));
+        let of_proto = |text: String| check(&[File { path: "a.proto".into(), text }]);
+        assert!(matches!(of_proto(" ".repeat(PROTO_BYTES + 1)), Err(SourceError::Size { .. })));
+        assert_eq!(of_proto("option (a) = { b <> };".repeat(DEPTH)), Ok(()));
+        assert!(matches!(of_proto("{ a <".repeat(DEPTH)), Err(SourceError::Depth { .. })));
         for text in ["fn f() {", "\"", "fn f() )", "'", "\u{0}"] {
             assert!(matches!(checked(text), Err(SourceError::Lex { .. })), "{text:?}");
         }

@@ -103,12 +103,6 @@ fn directory(package: &Package) -> String {
     format!("{}-{}", package.name, package.version)
 }
 
-fn job(files: BTreeMap<String, ByteBuf>, commands: Vec<Vec<String>>, output: String) -> Job {
-    let (toolchain, libraries) = Default::default();
-    let (environment, limits) = (BTreeMap::new(), limits());
-    Job { toolchain, libraries, files, environment, commands, output, limits }
-}
-
 fn of_ours(prost: Option<&String>, mut files: BTreeMap<String, ByteBuf>) -> Job {
     files.extend(CRATE.map(|(path, text)| (format!("fn/{path}"), ByteBuf::from(text))));
     let mut command = rustc("3", "2024");
@@ -119,7 +113,7 @@ fn of_ours(prost: Option<&String>, mut files: BTreeMap<String, ByteBuf>) -> Job 
         command.extend(["--cfg=feature=\"prost\"".into(), format!("-Ldependency={BUILD}")]);
         command.push(prost.clone());
     }
-    job(files, vec![command], OURS.into())
+    Job::new(files, vec![command], OURS, limits())
 }
 
 /// Compiles a crate that is linked with functions.
@@ -129,7 +123,7 @@ fn of_crate(place: usize, mut files: BTreeMap<String, ByteBuf>) -> Job {
     let mut command = rustc("3", &package.edition);
     command.push("--crate-type=rlib".into());
     command.extend(arguments(place));
-    let mut job = job(files, vec![command], file(place));
+    let mut job = Job::new(files, vec![command], &file(place), limits());
     job.environment = environment(package);
     job
 }
@@ -164,7 +158,7 @@ fn of_macro(place: usize) -> Job {
         command.extend(arguments(each));
         commands.push(command);
     }
-    let mut job = job(files, commands, file(place));
+    let mut job = Job::new(files, commands, &file(place), limits());
     job.environment = environment(&PACKAGES[place]);
     job
 }

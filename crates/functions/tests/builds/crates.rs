@@ -1,8 +1,13 @@
 //! Crates that functions may use, messages of `.proto` files, and what is no way around the layers.
 
-use partywall_functions::builder::{BuildError, Layer};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use partywall_functions::builder::{BuildError, Builder, Layer, Toolchain};
 use partywall_functions::proto::ProtoError;
-use partywall_functions::source::{File, SourceError};
+use partywall_functions::sandbox::Limits;
+use partywall_functions::source::{File, PROTO_BYTES, SourceError};
 
 use partywall_testkit::{Random, is_full};
 
@@ -76,7 +81,7 @@ fn proto_files_that_are_none_are_refused_with_their_place() {
         ),
     ] {
         let why = refused(&[("hello.proto", text)]);
-        assert!(matches!(&why, BuildError::Proto(ProtoError::Compiler(_))), "{why:?}");
+        assert!(matches!(&why, BuildError::Proto(ProtoError::Messages(_))), "{why:?}");
         assert_eq!(why.to_string(), said);
     }
     for deep in ["message A { ".repeat(500), format!("option (a) = {{ {}", "b < ".repeat(500))] {
@@ -91,6 +96,32 @@ fn proto_files_that_are_none_are_refused_with_their_place() {
     let text = "syntax = \"proto2\"; message A { optional string a = 1 [default = \"{ b }\"]; }";
     let why = refused(&[("a.proto", text)]);
     assert!(matches!(why, BuildError::Source(SourceError::Text { .. })), "{why}");
+}
+
+/// Few bytes keep the generator for ever, and the longest row of messages takes most of its stack: the sandbox
+/// does not wait, and does not break.
+#[test]
+fn proto_files_that_burn_end_at_the_limit() {
+    let toolchain = Toolchain::of(Path::new("rustc")).unwrap();
+    let sandbox = vec![env!("CARGO_BIN_EXE_functions-sandbox").to_owned()];
+    let limits = Limits { time: Duration::from_secs(4), ..Limits::default() };
+    let builder = Builder::new(toolchain, sandbox, limits);
+    let row = |most: usize, fields: &str| {
+        let mut text = String::from("syntax=\"proto3\";");
+        let mut number = 0x1000;
+        while number < 0x1000 + most && text.len() < PROTO_BYTES - 100 {
+            let next = format!("M{:X}", number + 1);
+            write!(text, "message M{number:X}{{{}}}", fields.replace('M', &next)).unwrap();
+            number += 1;
+        }
+        write!(text, "message M{number:X}{{}}").unwrap();
+        text
+    };
+    for text in [row(200, "M a=1; M b=2;"), row(10_000, "M a=1;")] {
+        let files = [file("main.rs", ECHO), file("a.proto", &text)];
+        let why = builder.build(&files).unwrap_err();
+        assert!(matches!(why, BuildError::Limit(_)), "{} bytes: {why}", text.len());
+    }
 }
 
 /// Ways to what no function has, that go through crates: their sources, and what stops them with all layers

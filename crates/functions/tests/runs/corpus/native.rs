@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use partywall_functions::proto;
+use partywall_functions::source::File;
 
 use super::sources::Function;
 
@@ -61,8 +62,10 @@ pub(super) fn answers(functions: &[&Function]) -> Vec<Vec<(u32, Vec<u8>)>> {
         "static FUNCTIONS: &[(usize, fn(partywall_fn::Request<'_>) -> partywall_fn::Reply, &[&[u8]])] = &[\n",
     );
     for (number, function) in functions.iter().enumerate() {
-        let module = proto::module(&function.files).unwrap();
-        for file in function.files.iter().chain(&module) {
+        let protos = function.files.iter().filter(|file| file.path.ends_with(".proto"));
+        let protos = protos.map(|file| (file.path.clone(), file.text.clone())).collect();
+        let module = File { path: proto::MODULE.into(), text: proto::module(protos).unwrap() };
+        for file in function.files.iter().chain([&module]) {
             let path = match file.path.as_str() {
                 "main.rs" => format!("f{number}.rs"),
                 other => format!("f{number}/{other}"),
