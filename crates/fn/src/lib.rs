@@ -21,8 +21,8 @@
 //!   <------------------------------------    or leaves at once: panic, no memory left
 //! ```
 //!
-//! With the feature `prost`, a request is a protobuf message where it calls `message`, and `reply` makes one of
-//! a message. The builder sets it where a function uses `prost`.
+//! With the feature `prost`, `Request::message` reads a protobuf message, and `reply` answers with one. The
+//! builder sets it where a function uses `prost`.
 //!
 //! The worker believes nothing of what a function has written ([`cell`]).
 

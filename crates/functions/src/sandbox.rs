@@ -5,7 +5,7 @@
 //! builder --job on stdin--> outer: new namespaces (user, mount, pid, net, ipc, uts)
 //!                             `- inner, process 1 of the new ones: a root of its own, limits, Landlock,
 //!                                |  no capabilities, filter of system calls
-//!                                `- the job's commands, one after the other, or the making of messages ([`proto`])
+//!                                `- the job's commands, one after the other, or messages ([`proto`])
 //! builder <--outcome on stdout-- inner
 //! ```
 //!

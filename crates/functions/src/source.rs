@@ -347,8 +347,8 @@ fn check_attribute(path: &str, group: &Group) -> Result<(), SourceError> {
     Err(SourceError::Attribute { at: At::new(path, group.span()), name })
 }
 
-/// What a macro of a crate reads is code to it, though its span is the macro's and the compiler's lint does not
-/// look there. Without a block, a macro or an escape, it can name things, and do nothing.
+/// What a macro of a crate reads is code to it, though its span is the macro's and the compiler's lint does
+/// not look there. Without a block, a macro or an escape, it can name things, and do nothing.
 fn check_texts(path: &str, name: &str, tokens: TokenStream) -> Result<(), SourceError> {
     for token in tokens {
         let (at, text) = (At::new(path, token.span()), token.to_string());

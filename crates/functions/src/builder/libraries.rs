@@ -205,8 +205,8 @@ fn arguments(place: usize) -> Vec<String> {
     all.extend(package.features.iter().map(|feature| format!("--cfg=feature=\"{feature}\"")));
     let needs = package.needs.iter();
     all.extend(needs.map(|(name, place)| format!("--extern={name}={}", file(*place))));
-    // What its build script would find, with this compiler. SHA-2 is code for any processor, as loops: written
-    // out, its constants meet the bytes behind them, which are those of WRPKRU then.
+    // What its build script would find, with this compiler. SHA-2 is code for any processor, as loops:
+    // written out, its constants meet the bytes behind them, which are those of WRPKRU then.
     let cfgs: &[&str] = match package.name.as_str() {
         "proc-macro2" => &["wrap_proc_macro"],
         "serde" => &["if_docsrs_then_no_serde_core"],

@@ -1,4 +1,5 @@
-//! What the build script packs of the reviewed crates, and what was reviewed. The build script has this file too.
+//! What the build script packs of the reviewed crates, and what was reviewed. The build script has this file
+//! too.
 
 use serde::{Deserialize, Serialize};
 

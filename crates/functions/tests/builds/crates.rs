@@ -98,7 +98,7 @@ fn proto_files_that_are_none_are_refused_with_their_place() {
     assert!(matches!(why, BuildError::Source(SourceError::Text { .. })), "{why}");
 }
 
-/// Few bytes keep the generator for ever, and the longest row of messages takes most of its stack: the sandbox
+/// Few bytes keep the generator for ever, and a long row of messages takes much of its stack: the sandbox
 /// does not wait, and does not break.
 #[test]
 fn proto_files_that_burn_end_at_the_limit() {

@@ -1,6 +1,6 @@
 //! The corpus as an ordinary program: one module for each function, compiled by the same compiler without
-//! the builder, without optimization and with the standard library. Where functions use crates, cargo compiles
-//! those, as for anybody.
+//! the builder, without optimization and with the standard library. Where functions use crates, cargo
+//! compiles those, as for anybody.
 
 use std::fmt::Write as _;
 use std::path::Path;
