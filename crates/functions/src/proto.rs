@@ -6,9 +6,9 @@
 //!
 //! A tree of sources may have `.proto` files, which import each other by their paths in it, and Google's own.
 //! Where there are some, the function has a module `pb.rs` with a module for each package; `mod pb;` puts it
-//! all of its stack. So it works in the sandbox, in the process that starts compilers there; what it makes
-//! is checked as what authors write is.
-//! is checked as what authors write is.
+//! to use. The files are another's, and there are some of few bytes that keep the generator for ever or take
+//! all of its stack. So it works in the sandbox, in the process that starts compilers there; what it makes is
+//! checked as what authors write is.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -191,7 +191,8 @@ const TRICKS: &[(&str, &str, [By; 3])] = &[
 
 #[test]
 fn row_46_each_source_trick_is_stopped_and_by_which_layer() {
-    let (with_lint, without_lint) = (without(&[]), without(&[Layer::Lint]));
+    let (with_lint, without_lint) =
+        (without(&[Layer::Lexer]), without(&[Layer::Lexer, Layer::Lint]));
     let builders = [None, Some(&with_lint), Some(&without_lint)];
     let mut tricks: Vec<_> = TRICKS.iter().collect();
     if !is_full() {
