@@ -21,6 +21,9 @@
 //!   <------------------------------------    or leaves at once: panic, no memory left
 //! ```
 //!
+//! With the feature `prost`, `Request::message` reads a protobuf message, and `reply` answers with one. The
+//! builder sets it where a function uses `prost`.
+//!
 //! The worker believes nothing of what a function has written ([`cell`]).
 
 #![no_std]
@@ -37,6 +40,8 @@ pub mod rt;
 pub mod service;
 
 pub use error::{Code, Error};
+#[cfg(feature = "prost")]
+pub use request::reply;
 pub use request::{Reply, Request};
 
 /// What most functions use. The builder has it in each file of a function.
@@ -48,5 +53,7 @@ pub mod prelude {
     pub use alloc::{format, vec};
 
     pub use crate::log;
+    #[cfg(feature = "prost")]
+    pub use crate::reply;
     pub use crate::{Code, Error, Reply, Request};
 }

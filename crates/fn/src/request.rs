@@ -48,10 +48,28 @@ impl<'call> Request<'call> {
         })
     }
 
+    /// Its bytes as a protobuf message.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT with what is wrong with them.
+    #[cfg(feature = "prost")]
+    pub fn message<M: prost::Message + Default>(&self) -> Result<M, Error> {
+        M::decode(self.body).map_err(|e| Error::invalid(alloc::format!("the request: {e}")))
+    }
+
     /// A parameter or a secret of this version of the function, as `fn deploy` was given it.
     pub fn parameter(&self, name: &str) -> Option<&'call [u8]> {
         parameters(self.parameters).find(|(key, _)| *key == name.as_bytes()).map(|(_, value)| value)
     }
+}
+
+/// A reply that is a protobuf message.
+///
+/// # Errors
+/// None: it is what `handle` returns.
+#[cfg(feature = "prost")]
+pub fn reply<M: prost::Message>(message: &M) -> Reply {
+    Ok(message.encode_to_vec())
 }
 
 /// The names and values of a block of parameters: each has the two lengths as u32 in little-endian order,
@@ -69,6 +87,9 @@ pub fn parameters(mut block: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "prost")]
+    use alloc::string::String;
+
     use super::*;
 
     #[test]
@@ -87,6 +108,17 @@ mod tests {
         let cut = Request::new(7, b"", &block[..block.len() - 1]);
         assert_eq!((cut.parameter("a"), cut.parameter("b")), (Some(&b"1"[..]), None));
         assert_eq!(parameters(&[255; 9]).count(), 0);
+    }
+
+    #[cfg(feature = "prost")]
+    #[test]
+    fn a_message_is_read_and_written() {
+        let request = Request::of(b"\x0a\x02hi");
+        let text = request.message::<String>().unwrap();
+        assert_eq!((text.as_str(), reply(&text).unwrap()), ("hi", b"\x0a\x02hi".to_vec()));
+        let error = Request::of(b"\x0a\x09hi").message::<String>().unwrap_err();
+        assert_eq!(error.code, crate::Code::InvalidArgument);
+        assert!(error.message.starts_with("the request: failed to decode"), "{}", error.message);
     }
 
     #[test]

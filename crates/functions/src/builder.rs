@@ -1,28 +1,34 @@
 //! From a source to a checked image: the order of steps, and the compiler's arguments.
 //!
 //! ```text
-//! source::check -> sandbox: rustc (function, -F unsafe_code), rustc (shim, linked) -> verify::image
-//!                     ^                                                                 |
-//!                     `-- another layout or level, up to 8 times, if bytes are forbidden '
+//! source::check -> proto::module -> libraries (once) -> sandbox: rustc (function, -F unsafe_code),
+//!                                                                rustc (shim, linked) -> verify::image
+//!                                                          ^                              |
+//!                     another layout or level, up to 8 times, if bytes are forbidden -----'
 //! ```
 //!
 //! The function is a crate of its own, compiled without `unsafe`. The shim is ours: it has the entry, the
 //! heap and the panic handler, and is linked with the function into one object without any library. The
-//! compiler is a host's own, as is its `core` and `alloc`; its version is in the image's digest.
+//! compiler is a host's own, as is its `core` and `alloc`; its version is in the image's digest. So are the
+//! crates that the function names ([`crate::crates`]).
 
-use std::collections::BTreeMap;
+mod libraries;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use serde_bytes::ByteBuf;
 use sha2::{Digest as _, Sha256};
 
+use crate::crates;
 use crate::image::Image;
+use crate::proto::{self, GENERATOR, ProtoError};
 use crate::sandbox::{self, BUILD, Job, Limits, Outcome, SandboxError, TOOLCHAIN};
 use crate::source::{self, File, SourceError};
 use crate::verify::{self, VerifyError};
+use libraries::{Libraries, Linked};
 
 /// The target of all functions.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -58,6 +64,9 @@ pub enum BuildError {
     /// Its tokens.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// Its `.proto` files.
+    #[error(transparent)]
+    Proto(#[from] ProtoError),
     /// There is no file to begin with.
     #[error("a function begins in `{ROOT}`, which is not among its files")]
     NoRoot,
@@ -67,6 +76,14 @@ pub enum BuildError {
     /// A step of the builder's own, which no source should make fail.
     #[error("the builder cannot link the function: {0}")]
     Linker(String),
+    /// A crate that the function names, which is ours to compile.
+    #[error("the builder cannot compile the crate `{name}`: {why}")]
+    Library {
+        /// Which.
+        name: String,
+        /// What the compiler says.
+        why: String,
+    },
     /// The compiler's errors, with places in the function's own files.
     #[error("{0}")]
     Compiler(String),
@@ -158,8 +175,8 @@ pub struct Builder {
     toolchain: Toolchain,
     sandbox: Vec<String>,
     limits: Limits,
-    /// `partywall-fn`, compiled once.
-    library: OnceLock<Vec<u8>>,
+    /// `partywall-fn` and the crates that functions name, compiled once.
+    libraries: Libraries,
     /// What a test leaves out; else nothing.
     without: Vec<Layer>,
 }
@@ -205,7 +222,7 @@ impl Try {
 impl Builder {
     /// One that starts the program `sandbox` for its sandbox ([`sandbox::main`]).
     pub fn new(toolchain: Toolchain, sandbox: Vec<String>, limits: Limits) -> Self {
-        Self { toolchain, sandbox, limits, library: OnceLock::new(), without: Vec::new() }
+        Self { toolchain, sandbox, limits, libraries: Libraries::default(), without: Vec::new() }
     }
 
     /// The same without some layers: only for tests of those behind them.
@@ -221,7 +238,8 @@ impl Builder {
     /// [`BuildError`].
     #[doc(hidden)]
     pub fn object_for_tests(&self, files: &[File]) -> Result<Vec<u8>, BuildError> {
-        self.object(files, self.library()?, &Try::of(0))
+        let (files, linked) = self.prepared(files)?;
+        self.object(&files, &linked, &Try::of(0))
     }
 
     /// The digest that the image of these files has.
@@ -237,6 +255,13 @@ impl Builder {
             part(path.as_bytes());
             part(text.as_bytes());
         }
+        for (name, reviewed) in crates::digests(&names(files)) {
+            part(name.as_bytes());
+            part(reviewed.as_bytes());
+        }
+        if files.iter().any(|file| file.path.ends_with(".proto")) {
+            part(GENERATOR.as_bytes());
+        }
         let mut files: Vec<_> = files.iter().map(|file| (&file.path, &file.text)).collect();
         files.sort_unstable();
         for (path, text) in files {
@@ -251,13 +276,7 @@ impl Builder {
     /// # Errors
     /// [`BuildError`]: what the author can mend has its place in the author's files.
     pub fn build(&self, files: &[File]) -> Result<Built, BuildError> {
-        if !self.without.contains(&Layer::Lexer) {
-            source::check(files)?;
-        }
-        if !files.iter().any(|file| file.path == ROOT) {
-            return Err(BuildError::NoRoot);
-        }
-        let library = self.library()?;
+        let (whole, linked) = self.prepared(files)?;
         let digest = self.digest(files);
         let verify = match self.without.contains(&Layer::Verifier) {
             true => verify::unchecked_for_tests,
@@ -265,7 +284,7 @@ impl Builder {
         };
         let (mut number, mut refused) = (0, Vec::new());
         loop {
-            let object = self.object(files, library, &Try::of(number))?;
+            let object = self.object(&whole, &linked, &Try::of(number))?;
             number += 1;
             match verify(&object) {
                 Ok(image) => return Ok(Built { image, digest, tries: number, refused }),
@@ -276,20 +295,44 @@ impl Builder {
         }
     }
 
-    fn library(&self) -> Result<&[u8], BuildError> {
-        if let Some(library) = self.library.get() {
-            return Ok(library);
+    /// All files, with those that are made of others, and what is linked with them.
+    fn prepared(&self, files: &[File]) -> Result<(Vec<File>, Linked), BuildError> {
+        if !self.without.contains(&Layer::Lexer) {
+            source::check(files)?;
         }
-        let files = CRATE.iter().map(|(path, text)| (format!("fn/{path}"), ByteBuf::from(*text)));
-        let mut rustc = rustc("3");
-        let arguments = "--crate-type rlib --crate-name partywall_fn --cfg partywall_function \
-                         --cap-lints allow fn/lib.rs -o libpartywall_fn.rlib";
-        rustc.extend(arguments.split_whitespace().map(String::from));
-        let library = self.run(files.collect(), vec![rustc], "libpartywall_fn.rlib")?;
-        Ok(self.library.get_or_init(|| library))
+        if !files.iter().any(|file| file.path == ROOT) {
+            return Err(BuildError::NoRoot);
+        }
+        let names = names(files);
+        let sources = files.iter().filter(|file| file.path.ends_with(".rs")).cloned();
+        let files: Vec<_> = sources.chain(self.module(files)?).collect();
+        if !self.without.contains(&Layer::Lexer) {
+            source::check_made(&files)?;
+        }
+        let linked = self.libraries.linked(&names, |job| self.outcome(job))?;
+        Ok((files, linked))
     }
 
-    fn object(&self, files: &[File], library: &[u8], variant: &Try) -> Result<Vec<u8>, BuildError> {
+    /// The module of the messages of all `.proto` files, if there are some.
+    fn module(&self, files: &[File]) -> Result<Option<File>, BuildError> {
+        let Some(protos) = proto::sources(files)? else { return Ok(None) };
+        let protos = protos.into_iter().map(|(path, text)| (path, ByteBuf::from(text)));
+        let mut job = Job::new(protos.collect(), Vec::new(), proto::MODULE, self.limits);
+        job.has_messages = true;
+        let text = match self.outcome(job)? {
+            Outcome::Output(text) => String::from_utf8_lossy(&text).into_owned(),
+            Outcome::Failed(_, why) => return Err(ProtoError::Messages(why).into()),
+            Outcome::Limit(what) => return Err(BuildError::Limit(what)),
+        };
+        Ok(Some(File { path: proto::MODULE.into(), text }))
+    }
+
+    fn object(
+        &self,
+        files: &[File],
+        linked: &Linked,
+        variant: &Try,
+    ) -> Result<Vec<u8>, BuildError> {
         let file = |File { path, text }: &File| {
             let text = text.strip_prefix('\u{feff}').unwrap_or(text);
             // On the author's first line and behind the last: lines keep their numbers.
@@ -297,19 +340,19 @@ impl Builder {
             let prelude = "#[allow(unused_imports)]\nuse partywall_fn::prelude::*;\n";
             (format!("function/{path}"), ByteBuf::from(format!("{begin}{text}\n{prelude}{end}")))
         };
-        let mut all: BTreeMap<_, _> = files.iter().map(file).collect();
+        let mut all = linked.files.clone();
+        all.extend(files.iter().map(file));
         all.insert("shim.rs".into(), ByteBuf::from(SHIM));
         all.insert("layout.ld".into(), ByteBuf::from(LAYOUT));
-        all.insert("libpartywall_fn.rlib".into(), ByteBuf::from(library));
         let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
-        let mut function = rustc(variant.level);
+        let mut function = rustc(variant.level, "2024");
         let lint = if self.without.contains(&Layer::Lint) { "" } else { "-F unsafe_code" };
         function.extend(words(&format!(
-            "--crate-type rlib --crate-name function {lint} \
-             --extern partywall_fn=libpartywall_fn.rlib --remap-path-prefix function/= \
+            "--crate-type rlib --crate-name function {lint} --remap-path-prefix function/= \
              function/{ROOT} -o libfunction.rlib"
         )));
-        let mut shim = rustc(variant.level);
+        function.extend(linked.arguments.iter().cloned());
+        let mut shim = rustc(variant.level, "2024");
         let lld = format!("{TOOLCHAIN}/lib/rustlib/{TARGET}/bin/rust-lld");
         shim.extend(words(&format!(
             "--crate-type cdylib --crate-name shim --cap-lints allow -C lto=fat -C strip=none \
@@ -333,34 +376,59 @@ impl Builder {
         commands: Vec<Vec<String>>,
         output: &str,
     ) -> Result<Vec<u8>, BuildError> {
-        let job = Job {
-            toolchain: self.toolchain.directory.clone(),
-            libraries: self.toolchain.libraries.clone(),
-            files,
-            commands,
-            output: output.into(),
-            limits: self.limits,
-        };
-        match sandbox::run(&self.sandbox, &job)? {
+        let job = Job::new(files, commands, output, self.limits);
+        match self.outcome(job)? {
             Outcome::Output(bytes) => Ok(bytes.into_vec()),
             Outcome::Failed(0, said) if said.contains("cannot find function `handle`") => {
                 Err(BuildError::NoHandle)
             }
-            Outcome::Failed(0, said) => Err(BuildError::Compiler(scrubbed(&said))),
+            Outcome::Failed(0, said) => Err(BuildError::Compiler(scrubbed(&said) + &hint(&said))),
             Outcome::Failed(_, said) => Err(BuildError::Linker(said)),
             Outcome::Limit(what) => Err(BuildError::Limit(what)),
         }
     }
+
+    /// Runs a job with this builder's compiler.
+    fn outcome(&self, mut job: Job) -> Result<Outcome, BuildError> {
+        job.toolchain.clone_from(&self.toolchain.directory);
+        job.libraries.clone_from(&self.toolchain.libraries);
+        Ok(sandbox::run(&self.sandbox, &job)?)
+    }
+}
+
+/// The crates that these files name.
+fn names(files: &[File]) -> BTreeSet<&'static str> {
+    let mut names = crates::named(files);
+    if files.iter().any(|file| file.path.ends_with(".proto")) {
+        names.insert("prost");
+    }
+    names
 }
 
 /// The compiler, with what all its calls have in common.
-fn rustc(level: &str) -> Vec<String> {
+fn rustc(level: &str, edition: &str) -> Vec<String> {
     let arguments = format!(
-        "{TOOLCHAIN}/bin/rustc --sysroot {TOOLCHAIN} --target {TARGET} --edition 2024 \
+        "{TOOLCHAIN}/bin/rustc --sysroot {TOOLCHAIN} --target {TARGET} --edition {edition} \
          --color never --diagnostic-width 100 -C panic=abort -C codegen-units=1 -C embed-bitcode=yes \
          -C relocation-model=pic -C debuginfo=0 -C opt-level={level}"
     );
     arguments.split_whitespace().map(String::from).collect()
+}
+
+/// What the compiler cannot know of a crate that is not there.
+fn hint(said: &str) -> String {
+    let marks = ["unresolved module or unlinked crate `", "no external crate `"];
+    let name = marks.iter().find_map(|mark| said.split_once(mark)?.1.split('`').next());
+    let known = crates::ALLOWED.join("`, `");
+    match name {
+        None => String::new(),
+        Some("std") => {
+            "\n\na function has no standard library; much of it is in `core` and `alloc`".into()
+        }
+        Some(name) => format!(
+            "\n\nthere is no crate `{name}` for functions; they may use `{known}`, `core` and `alloc`"
+        ),
+    }
 }
 
 /// What the author sees: without paths of the sandbox, and without hints for who calls the compiler.

@@ -64,6 +64,8 @@ pub fn function_source(data: &[u8]) -> bool {
         assert!(!banned.contains(&plain) && !reads.contains(&plain), "{word} in {text}");
         assert!(!(plain == "env" && next(1) == Some("!")), "env! in {text}");
         assert!(!(word == "#" && next(1) == Some("!") && next(2) == Some("[")), "#![ in {text}");
+        let is_whole = next(1) == Some("[") || next(1) == Some("!") && next(2) == Some("[");
+        assert!(word != "#" || is_whole, "# alone in {text}");
         if word == "#" && next(1) == Some("[") {
             let name = next(2).unwrap_or_default();
             assert!(name == "]" || source::ATTRIBUTES.contains(&name), "#[{name} in {text}");

@@ -11,6 +11,7 @@
 
 pub mod builder;
 pub mod clock;
+pub mod crates;
 pub mod dispatcher;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -18,6 +19,7 @@ pub mod fuzz;
 pub mod image;
 pub mod isolation;
 pub mod layout;
+pub mod proto;
 pub mod runtime;
 pub mod sandbox;
 pub mod schedule;

@@ -5,7 +5,7 @@
 //! builder --job on stdin--> outer: new namespaces (user, mount, pid, net, ipc, uts)
 //!                             `- inner, process 1 of the new ones: a root of its own, limits, Landlock,
 //!                                |  no capabilities, filter of system calls
-//!                                `- the job's commands, one after the other
+//!                                `- the job's commands, one after the other, or messages ([`proto`])
 //! builder <--outcome on stdout-- inner
 //! ```
 //!
@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::proto;
 use landlock::{
     ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
     path_beneath_rules,
@@ -90,12 +91,37 @@ pub struct Job {
     pub libraries: Vec<PathBuf>,
     /// Files in [`BUILD`], by their paths there.
     pub files: BTreeMap<String, ByteBuf>,
+    /// What the commands have in their environment.
+    pub environment: BTreeMap<String, String>,
+    /// Whether the files are `.proto` files, whose module of messages is what comes out; no command runs.
+    pub has_messages: bool,
     /// Programs with their arguments, run in [`BUILD`] one after the other until one fails.
     pub commands: Vec<Vec<String>>,
     /// The file in [`BUILD`] that comes out.
     pub output: String,
     /// What it may use up.
     pub limits: Limits,
+}
+
+impl Job {
+    /// One whose toolchain is not chosen yet.
+    pub(crate) fn new(
+        files: BTreeMap<String, ByteBuf>,
+        commands: Vec<Vec<String>>,
+        output: &str,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            toolchain: PathBuf::new(),
+            libraries: Vec::new(),
+            files,
+            environment: BTreeMap::new(),
+            has_messages: false,
+            commands,
+            output: output.into(),
+            limits,
+        }
+    }
 }
 
 /// How a job has ended.
@@ -441,9 +467,25 @@ fn inner() -> Result<(), SandboxError> {
         }
         step("a file of the sources", fs::write(path, bytes))?;
     }
-    let outcome = commands(&job, &null)?;
+    let outcome = match job.has_messages {
+        true => messages(&job),
+        false => commands(&job, &null)?,
+    };
     let text = postcard::to_stdvec(&outcome).map_err(io::Error::other);
     step("its outcome", io::stdout().lock().write_all(&step("its outcome", text)?))
+}
+
+/// Makes the module of messages; the process ends before a thread that makes no end of it.
+fn messages(job: &Job) -> Outcome {
+    let text = |bytes: &ByteBuf| String::from_utf8_lossy(bytes).into_owned();
+    let protos = job.files.iter().map(|(path, bytes)| (path.clone(), text(bytes))).collect();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(proto::module(protos)));
+    match receiver.recv_timeout(job.limits.time) {
+        Ok(Ok(module)) => Outcome::Output(ByteBuf::from(module)),
+        Ok(Err(why)) => Outcome::Failed(0, why.to_string()),
+        Err(_) => Outcome::Limit(format!("more than {:?}", job.limits.time)),
+    }
 }
 
 /// A root with the toolchain, the libraries and an empty directory for the build.
@@ -583,6 +625,7 @@ fn commands(job: &Job, null: &fs::File) -> Result<Outcome, SandboxError> {
         let mut child = Command::new(program);
         let nothing = || step("/dev/null", null.try_clone());
         child.args(arguments).env_clear().current_dir(BUILD).stdin(nothing()?);
+        child.envs(&job.environment);
         // Without /proc the loader does not know where a program lies beside its libraries.
         child.env("LD_LIBRARY_PATH", format!("{TOOLCHAIN}/lib"));
         child.stdout(nothing()?).stderr(Stdio::piped());

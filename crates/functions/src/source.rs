@@ -12,13 +12,15 @@ use proc_macro2::{Delimiter, Group, LexError, Span, TokenStream, TokenTree};
 
 /// The most bytes of all files together.
 pub const BYTES: usize = 1 << 20;
+/// The most bytes of all `.proto` files together.
+pub const PROTO_BYTES: usize = 64 << 10;
 /// The most files.
 pub const FILES: usize = 64;
 /// The most brackets within each other.
 pub const DEPTH: usize = 128;
 
 /// The attributes that a function may have.
-pub const ATTRIBUTES: [&str; 22] = [
+pub const ATTRIBUTES: [&str; 24] = [
     "allow",
     "automatically_derived",
     "cfg",
@@ -26,6 +28,7 @@ pub const ATTRIBUTES: [&str; 22] = [
     "cold",
     "default",
     "deny",
+    "deprecated",
     "derive",
     "doc",
     "expect",
@@ -38,15 +41,25 @@ pub const ATTRIBUTES: [&str; 22] = [
     "prost",
     "repr",
     "rustfmt",
+    "serde",
     "test",
     "track_caller",
     "warn",
 ];
 
+/// The attributes that the macros of crates read, texts in them as code.
+const MACROS: [&str; 2] = ["prost", "serde"];
+/// What would do more there than name a thing: `$` stands for what a macro of the function was given.
+const CODE: [char; 5] = ['{', '}', '!', '\\', '$'];
+
 /// What no token of a function may be, with the reason.
 const TOKENS: [(&str, &str); 9] = [
     ("unsafe", "a function is safe code; what it needs of the machine is in `partywall_fn`"),
-    ("extern", "a function has no foreign items; crates are named in the order to deploy"),
+    (
+        "extern",
+        "a function has no foreign items, and names a crate in paths alone; there are base64, prost, \
+         serde, serde_json, sha2, core and alloc",
+    ),
     ("asm", "a function has no assembly"),
     ("global_asm", "a function has no assembly"),
     ("naked_asm", "a function has no assembly"),
@@ -93,6 +106,19 @@ pub enum SourceError {
         /// Where it is.
         at: At,
     },
+    /// What the macro of a crate would read as code.
+    #[error(
+        "{at}: `{text}` is refused in `#[{name}(..)]`: a text there is code, and has none of `{{`, `}}`, `!`, \
+         `\\` and `$` in it; write a function, a type or a constant and name it"
+    )]
+    Text {
+        /// Where it is.
+        at: At,
+        /// The attribute.
+        name: String,
+        /// The text.
+        text: String,
+    },
     /// Not Rust's tokens at all.
     #[error("{at}: this is no token of Rust, or a bracket or a quote is not closed")]
     Lex {
@@ -113,10 +139,10 @@ pub enum SourceError {
         /// What there may be.
         most: String,
     },
-    /// A path that is no module's.
+    /// A path that is no source's.
     #[error(
-        "`{path}` is no path of a module: it is made of letters, digits and `_`, with `/` between them, \
-         and ends with `.rs`"
+        "`{path}` is no path of a source: it is made of letters, digits and `_`, with `/` between them, \
+         and ends with `.rs` or `.proto`"
     )]
     Path {
         /// The path.
@@ -162,11 +188,27 @@ pub fn check(files: &[File]) -> Result<(), SourceError> {
         let (what, most) = (format!("{bytes} bytes of source"), BYTES.to_string());
         return Err(SourceError::Size { what, most });
     }
+    let protos = files.iter().filter(|file| file.path.ends_with(".proto"));
+    let bytes = protos.map(|file| file.text.len()).sum::<usize>();
+    if bytes > PROTO_BYTES {
+        let (what, most) = (format!("{bytes} bytes of .proto files"), PROTO_BYTES.to_string());
+        return Err(SourceError::Size { what, most });
+    }
     for file in files {
-        if !is_module(&file.path) {
+        if !is_source(&file.path) {
             return Err(SourceError::Path { path: file.path.clone() });
         }
         check_depth(file)?;
+    }
+    check_made(files)
+}
+
+/// Checks the tokens of Rust alone: for what is made of other files too.
+///
+/// # Errors
+/// [`SourceError`] with the first thing that is refused.
+pub(crate) fn check_made(files: &[File]) -> Result<(), SourceError> {
+    for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
         let tokens = TokenStream::from_str(&file.text)
             .map_err(|e: LexError| SourceError::Lex { at: At::new(&file.path, e.span()) })?;
         check_tokens(&file.path, tokens)?;
@@ -176,20 +218,25 @@ pub fn check(files: &[File]) -> Result<(), SourceError> {
     Ok(())
 }
 
-fn is_module(path: &str) -> bool {
+fn is_source(path: &str) -> bool {
     let word = |word: &str| {
         !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    path.len() <= 255 && path.strip_suffix(".rs").is_some_and(|path| path.split('/').all(word))
+    let bare = path.strip_suffix(".rs").or(path.strip_suffix(".proto"));
+    path.len() <= 255 && bare.is_some_and(|path| path.split('/').all(word))
 }
 
 /// A bound on brackets before the lexer sees them: those in texts and comments count as well.
 fn check_depth(file: &File) -> Result<(), SourceError> {
+    // In a message's text in a `.proto` file, they may be of this kind as well.
+    let is_proto = file.path.ends_with(".proto");
     let (mut depth, mut line, mut column) = (0_usize, 1, 0);
     for c in file.text.chars() {
         column += 1;
         match c {
             '(' | '[' | '{' => depth += 1,
+            '<' if is_proto => depth += 1,
+            '>' if is_proto => depth = depth.saturating_sub(1),
             ')' | ']' | '}' => depth = depth.saturating_sub(1),
             '\n' => (line, column) = (line + 1, 0),
             _ => {}
@@ -205,8 +252,24 @@ fn check_tokens(path: &str, tokens: TokenStream) -> Result<(), SourceError> {
     let mut streams = vec![tokens.into_iter()];
     // The two tokens before this one, where they are punctuation.
     let (mut before, mut last) = (' ', ' ');
+    let mut hash = Span::call_site();
     while let Some(stream) = streams.last_mut() {
-        let Some(token) = stream.next() else {
+        let token = stream.next();
+        let is_bracket = |token: &TokenTree| matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket);
+        let is_inner =
+            |token: &TokenTree| matches!(token, TokenTree::Punct(p) if p.as_char() == '!');
+        // In a macro, what `#` stands before may be anything: it would become an attribute unseen.
+        let is_whole = match (before, last) {
+            ('#', '!') => token.as_ref().is_some_and(is_bracket),
+            (_, '#') => token.as_ref().is_some_and(|token| is_bracket(token) || is_inner(token)),
+            _ => true,
+        };
+        if !is_whole {
+            let name = token.as_ref().map(ToString::to_string).unwrap_or_default();
+            let at = At::new(path, token.map_or(hash, |token| token.span()));
+            return Err(SourceError::Attribute { at, name });
+        }
+        let Some(token) = token else {
             streams.pop();
             (before, last) = (' ', ' ');
             continue;
@@ -227,7 +290,10 @@ fn check_tokens(path: &str, tokens: TokenStream) -> Result<(), SourceError> {
                     return Err(SourceError::Token { at, token, why });
                 }
             }
-            TokenTree::Punct(punct) => this = punct.as_char(),
+            TokenTree::Punct(punct) => {
+                this = punct.as_char();
+                hash = punct.span();
+            }
             TokenTree::Group(group) => {
                 if group.delimiter() == Delimiter::Bracket {
                     match (before, last) {
@@ -272,10 +338,29 @@ fn check_attribute(path: &str, group: &Group) -> Result<(), SourceError> {
         Some(other) => other.to_string(),
         None => return Ok(()),
     };
+    if MACROS.contains(&name.as_str()) {
+        return check_texts(path, &name, group.stream());
+    }
     if ATTRIBUTES.contains(&name.as_str()) {
         return Ok(());
     }
     Err(SourceError::Attribute { at: At::new(path, group.span()), name })
+}
+
+/// What a macro of a crate reads is code to it, though its span is the macro's and the compiler's lint does
+/// not look there. Without a block, a macro or an escape, it can name things, and do nothing.
+fn check_texts(path: &str, name: &str, tokens: TokenStream) -> Result<(), SourceError> {
+    for token in tokens {
+        let (at, text) = (At::new(path, token.span()), token.to_string());
+        match token {
+            TokenTree::Group(group) => check_texts(path, name, group.stream())?,
+            TokenTree::Literal(_) | TokenTree::Punct(_) if text.contains(CODE) => {
+                return Err(SourceError::Text { at, name: name.into(), text });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -295,6 +380,7 @@ mod tests {
             "macro_rules! twice { ($e:expr) => { $e + $e } }\nfn f() -> u32 { twice!(2) }",
             "const T: &str = \"unsafe { asm!() } include_str!\"; // extern unsafe\n/* #![no_std] */",
             "#[derive(::prost::Message)] struct M { #[prost(uint32, tag = \"1\")] a: u32 }",
+            "#[derive(Serialize)] #[serde(bound(serialize = \"T: A<[u8; 3]>\"))] struct M<T> { #[serde(with = \"a::b\")] a: T }",
             "fn f<'a>(x: &'a str) -> char { 'u' }",
             "fn f(x: [u8; 3]) -> bool { !matches!(x, [1, ..]) && ![1][0] > 2 }",
         ] {
@@ -344,6 +430,11 @@ mod tests {
             ("#[target_feature(enable = \"avx\")] fn f() {}", "target_feature"),
             ("macro_rules! m { ($a:meta) => { #[$a] fn f() {} } }", "$"),
             ("#[r#no_mangle] fn f() {}", "r#no_mangle"),
+            ("macro_rules! m { ($g:tt) => { # $g mod x; } } m!([path = \"/x\"]);", "$"),
+            ("macro_rules! m { ($h:tt $g:tt) => { } } m!(#, [path = \"/x\"]);", ","),
+            ("m!([path = \"/x\"] #);", ""),
+            ("m!(#!, [feature(x)]);", ","),
+            ("m!(#!);", ""),
         ] {
             match checked(text) {
                 Err(SourceError::Attribute { name: found, .. }) => {
@@ -354,6 +445,27 @@ mod tests {
         }
         for text in ["#![no_main]", "#![feature(asm)]", "mod a { #![allow(x)] }", "#! [doc(x)]"] {
             assert!(matches!(checked(text), Err(SourceError::Inner { .. })), "{text}");
+        }
+    }
+
+    /// What macros of crates read in texts is nothing but names.
+    #[test]
+    fn texts_for_macros_have_no_code() {
+        for (text, found) in [
+            (
+                "#[prost(enumeration = \"Z::<{ unsafe { 3 } }>\")] a: i32",
+                "\"Z::<{ unsafe { 3 } }>\"",
+            ),
+            ("#[prost(enumeration = r#\"Z::<{ 3 }>\"#)] a: i32", "r#\"Z::<{ 3 }>\"#"),
+            ("#[prost(enumeration = \"Z::<\\u{7b} 3\")] a: i32", "\"Z::<\\u{7b} 3\""),
+            ("#[serde(from = \"[u8; n!()]\")] struct A;", "\"[u8; n!()]\""),
+            ("#[serde(rename(serialize = \"}\"))] struct A;", "\"}\""),
+            ("m!($s:tt) => { #[serde(with = $s)] a: u8 }", "$"),
+        ] {
+            match checked(text) {
+                Err(SourceError::Text { text: refused, .. }) => assert_eq!(refused, found),
+                other => panic!("{text}: {other:?}"),
+            }
         }
     }
 
@@ -370,7 +482,11 @@ mod tests {
         for path in ["../a.rs", "/a.rs", "a", "a//b.rs", ".rs", "a b.rs", "a/../b.rs"] {
             assert!(matches!(check(&[file(path)]), Err(SourceError::Path { .. })), "{path}");
         }
-        assert_eq!(check(&[file("a/b_2.rs")]), Ok(()));
+        assert_eq!(check(&[file("a/b_2.rs"), file("a/b.proto")]), Ok(()));
+        let of_proto = |text: String| check(&[File { path: "a.proto".into(), text }]);
+        assert!(matches!(of_proto(" ".repeat(PROTO_BYTES + 1)), Err(SourceError::Size { .. })));
+        assert_eq!(of_proto("option (a) = { b <> };".repeat(DEPTH)), Ok(()));
+        assert!(matches!(of_proto("{ a <".repeat(DEPTH)), Err(SourceError::Depth { .. })));
         for text in ["fn f() {", "\"", "fn f() )", "'", "\u{0}"] {
             assert!(matches!(checked(text), Err(SourceError::Lex { .. })), "{text:?}");
         }

@@ -1,6 +1,7 @@
 //! Functions that are built, and sources that are not.
 
 mod bombs;
+mod crates;
 mod objects;
 mod sandbox;
 mod tricks;

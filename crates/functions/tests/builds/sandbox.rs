@@ -21,6 +21,8 @@ fn job(attack: &str) -> Job {
         toolchain,
         libraries: list.lines().filter_map(path).collect(),
         files: BTreeMap::from([("attacker".to_owned(), std::fs::read(ATTACKER).unwrap().into())]),
+        environment: BTreeMap::new(),
+        has_messages: false,
         commands: vec![[LOADER, "/build/attacker", attack].map(String::from).to_vec()],
         output: "nothing".into(),
         limits: Limits { time: Duration::from_secs(20), ..Limits::default() },

@@ -12,7 +12,7 @@ use super::{BUILDER, File};
 
 /// What stops a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+pub(super) enum By {
     Lexer,
     Lint,
     Compiler,
@@ -23,14 +23,14 @@ enum By {
 }
 
 /// A builder without these layers.
-fn without(layers: &[Layer]) -> Builder {
+pub(super) fn without(layers: &[Layer]) -> Builder {
     let toolchain = Toolchain::of(Path::new("rustc")).unwrap();
     let sandbox = vec![env!("CARGO_BIN_EXE_functions-sandbox").to_owned()];
     Builder::new(toolchain, sandbox, Limits::default()).without_for_tests(layers)
 }
 
 /// What stops a source with all layers, or in one try of a builder that has no lexer.
-fn stopped(builder: Option<&Builder>, text: &str) -> (By, String) {
+pub(super) fn stopped(builder: Option<&Builder>, text: &str) -> (By, String) {
     let files = [File { path: "main.rs".into(), text: text.into() }];
     let image = match builder {
         None => BUILDER.build(&files).map(|built| built.image),
@@ -56,7 +56,7 @@ fn stopped(builder: Option<&Builder>, text: &str) -> (By, String) {
 const QUICK: usize = 8;
 
 /// What stands behind each trick.
-const HANDLE: &str = "\npub fn handle(_: Request<'_>) -> Reply { Ok(vec![]) }";
+pub(super) const HANDLE: &str = "\npub fn handle(_: Request<'_>) -> Reply { Ok(vec![]) }";
 
 /// The attack row's tricks: their names, sources, and what stops them with all layers, without the lexer,
 /// and without the lint too.
@@ -191,7 +191,8 @@ const TRICKS: &[(&str, &str, [By; 3])] = &[
 
 #[test]
 fn row_46_each_source_trick_is_stopped_and_by_which_layer() {
-    let (with_lint, without_lint) = (without(&[]), without(&[Layer::Lint]));
+    let (with_lint, without_lint) =
+        (without(&[Layer::Lexer]), without(&[Layer::Lexer, Layer::Lint]));
     let builders = [None, Some(&with_lint), Some(&without_lint)];
     let mut tricks: Vec<_> = TRICKS.iter().collect();
     if !is_full() {

@@ -1,11 +1,36 @@
 //! The corpus as an ordinary program: one module for each function, compiled by the same compiler without
-//! the builder, without optimization and with the standard library.
+//! the builder, without optimization and with the standard library. Where functions use crates, cargo
+//! compiles those, as for anybody.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use partywall_functions::proto;
+use partywall_functions::source::File;
+
 use super::sources::Function;
+
+/// The package of a corpus that uses crates: those that functions may use, as they mostly are.
+const PACKAGE: &str = "
+[package]
+name = \"corpus\"
+edition = \"2024\"
+[workspace]
+[[bin]]
+name = \"corpus\"
+path = \"main.rs\"
+[profile.dev]
+debug = false
+debug-assertions = false
+overflow-checks = false
+[dependencies]
+base64 = \"0.22\"
+prost = \"0.14\"
+serde = { version = \"1\", features = [\"derive\"] }
+serde_json = \"1\"
+sha2 = \"0.11\"
+";
 
 const MAIN: &str = "
 fn main() {
@@ -37,7 +62,10 @@ pub(super) fn answers(functions: &[&Function]) -> Vec<Vec<(u32, Vec<u8>)>> {
         "static FUNCTIONS: &[(usize, fn(partywall_fn::Request<'_>) -> partywall_fn::Reply, &[&[u8]])] = &[\n",
     );
     for (number, function) in functions.iter().enumerate() {
-        for file in &function.files {
+        let protos = function.files.iter().filter(|file| file.path.ends_with(".proto"));
+        let protos = protos.map(|file| (file.path.clone(), file.text.clone())).collect();
+        let module = File { path: proto::MODULE.into(), text: proto::module(protos).unwrap() };
+        for file in function.files.iter().chain([&module]) {
             let path = match file.path.as_str() {
                 "main.rs" => format!("f{number}.rs"),
                 other => format!("f{number}/{other}"),
@@ -54,23 +82,35 @@ pub(super) fn answers(functions: &[&Function]) -> Vec<Vec<(u32, Vec<u8>)>> {
         table += "]),\n";
     }
     std::fs::write(at.join("main.rs"), main + &table + "];\n" + MAIN).unwrap();
-    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fn/src/lib.rs");
-    let rustc = |arguments: &str| {
-        let mut command = Command::new("rustc");
-        command.args(["--edition", "2024", "--cap-lints", "allow", "-C", "debuginfo=0"]);
-        command.args(["-C", "debug-assertions=off"]).args(arguments.split(' ')).current_dir(at);
-        command
-    };
     let run = |mut command: Command| {
-        let out = command.output().unwrap();
+        let out = command.current_dir(at).output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
     };
-    let mut command = rustc("--crate-type rlib --crate-name partywall_fn -o libpartywall_fn.rlib");
-    command.arg(library);
-    run(command);
-    run(rustc("--extern partywall_fn=libpartywall_fn.rlib main.rs -o main"));
-    let said = run(Command::new(at.join("main")));
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let said = if functions.iter().any(|function| function.has_crates) {
+        let ours = here.join("../fn");
+        let ours = format!("partywall-fn = {{ path = {ours:?}, features = [\"prost\"] }}\n");
+        std::fs::write(at.join("Cargo.toml"), PACKAGE.to_owned() + &ours).unwrap();
+        std::fs::copy(here.join("../../Cargo.lock"), at.join("Cargo.lock")).unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("corpus");
+        cargo.args(["run", "--quiet", "--offline", "--target-dir"]).arg(target);
+        run(cargo)
+    } else {
+        let rustc = |arguments: &str| {
+            let mut command = Command::new("rustc");
+            command.args(["--edition", "2024", "--cap-lints", "allow", "-C", "debuginfo=0"]);
+            command.args(["-C", "debug-assertions=off"]).args(arguments.split(' '));
+            command
+        };
+        let ours = "--crate-type rlib --crate-name partywall_fn -o libpartywall_fn.rlib";
+        let mut command = rustc(ours);
+        command.arg(here.join("../fn/src/lib.rs"));
+        run(command);
+        run(rustc("--extern partywall_fn=libpartywall_fn.rlib main.rs -o main"));
+        run(Command::new(at.join("main")))
+    };
     let mut answers = vec![Vec::new(); functions.len()];
     for line in said.lines() {
         let [function, _, kind, digits] = line.split(' ').collect::<Vec<_>>()[..] else {

@@ -24,6 +24,8 @@ pub(super) struct Function {
     pub(super) requests: Vec<Request>,
     /// Whether it asks the runtime for something, which no other program has.
     pub(super) needs_runtime: bool,
+    /// Whether it uses crates.
+    pub(super) has_crates: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -42,16 +44,12 @@ pub(super) fn all() -> Vec<Function> {
     let texts = paths.iter().map(|path| (path, std::fs::read_to_string(path).unwrap()));
     texts
         .flat_map(|(path, text)| {
-            let needs_runtime = path.ends_with("runtime.rs");
-            text.split("\n//= ")
-                .skip(1)
-                .flat_map(|text| family(text, needs_runtime))
-                .collect::<Vec<_>>()
+            text.split("\n//= ").skip(1).flat_map(|text| family(text, path)).collect::<Vec<_>>()
         })
         .collect()
 }
 
-fn family(text: &str, needs_runtime: bool) -> Vec<Function> {
+fn family(text: &str, path: &Path) -> Vec<Function> {
     let mut sections = text.split("\n//+ ");
     let whole = sections.next().unwrap_or_default();
     let parts: Vec<_> = sections.filter_map(|part| part.split_once('\n')).collect();
@@ -111,7 +109,8 @@ fn family(text: &str, needs_runtime: bool) -> Vec<Function> {
             name: filled(name.into()).chars().map(word).collect(),
             files: [main].into_iter().chain(others.split("\n//- ").skip(1).map(other)).collect(),
             requests: requests.clone(),
-            needs_runtime,
+            needs_runtime: path.ends_with("runtime.rs"),
+            has_crates: path.ends_with("crates.rs"),
         }
     };
     members.into_iter().map(function).collect()
