@@ -27,6 +27,9 @@
 //! | a signal's frame on a stack that the function can write | the stack is the worker's; before Linux 6.12 the kernel does not write there, and there are no keys |
 //! | a processor or a kernel that only says so | a copy of the worker tries it, before there is any function |
 //!
+//! A worker is a small program of its own: one of many megabytes has such bytes by chance, in constants and
+//! in distances, which cannot be overwritten, and one with the call gate of domains has its WRPKRU.
+//!
 //! What is read transiently (Meltdown-PK, Spectre) is out of this.
 //!
 //! # Cost

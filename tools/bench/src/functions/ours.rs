@@ -24,7 +24,7 @@ use partywall_trust::SigningKey;
 use super::load::{Answer, Serves};
 use super::prepared::{Copies, copy_of};
 use super::task::Task;
-use super::{held, link, program};
+use super::{held, link, worker};
 use crate::error::Result;
 use crate::sys::clock::Stamps;
 
@@ -69,7 +69,7 @@ impl Ours {
     /// A dispatcher with one worker and no function.
     pub fn start(task: &Task) -> Result<Self> {
         let (layout, store, clock, stamps) = link::store(task.seed, task.count)?;
-        let program = program("worker", &[])?;
+        let program = worker()?;
         let before = held::children()?;
         let workers = link::one_worker(program, task.cpus[1]);
         let mut dispatcher = Dispatcher::new(store, workers)?;

@@ -17,7 +17,7 @@ use super::processes::{Waiting, Zygote};
 use super::spawned::{How, Spawned};
 use super::task::{Task, Told};
 use super::udp::Udp;
-use super::{LOADS, SPARSE, WINDOW, floor, hashes, kills, link, program, signals};
+use super::{LOADS, SPARSE, WINDOW, floor, hashes, kills, link, program, signals, worker};
 use crate::case::{Case, Mode};
 use crate::control::Control;
 use crate::error::Result;
@@ -124,7 +124,7 @@ fn measure(task: &Task, rows: &mut Rows<'_>) -> Result<()> {
         "partywall-worker" | "partywall-worker-open" => {
             let copies = Copies::new(&task.files)?;
             let images: Result<Vec<_>> = task.places().map(|which| copies.copy(which)).collect();
-            let program = program("worker", &[])?;
+            let program = worker()?;
             let mut workers = link::one_worker(program, task.cpus[1]);
             if task.contender == "partywall-worker-open" {
                 workers.isolation = Wanted::None;
