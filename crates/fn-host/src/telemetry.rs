@@ -204,7 +204,13 @@ mod tests {
             name: name.into(),
             record: Record::first("o", version),
             share: "owner",
-            report: Some(Report { is_banned: false, strikes: 2, is_loaded: true, share: Share::Owner, counts }),
+            report: Some(Report {
+                is_banned: false,
+                strikes: 2,
+                is_loaded: true,
+                share: Share::Owner,
+                counts,
+            }),
         }
     }
 

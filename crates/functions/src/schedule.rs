@@ -191,11 +191,13 @@ impl<T> Schedule<T> {
         mut place: impl FnMut(&T, u64) -> Option<P>,
     ) -> Option<(Begun, T, P)> {
         let owners = &self.owners;
-        let found = self.ready.iter().take(LOOKED_AT).find_map(|&(virtual_time, owner)| {
+        let mut look = |&(virtual_time, owner): &(u64, Owner)| {
             let call = owners[owner.0 as usize].queue.front()?;
             Some((virtual_time, owner, place(call, virtual_time)?))
-        });
-        let (virtual_time, owner, place) = found?;
+        };
+        let found = look(self.ready.first()?);
+        let later = || self.ready.iter().take(LOOKED_AT).skip(1).find_map(look);
+        let (virtual_time, owner, place) = found.or_else(later)?;
         let charged = self.owners[owner.0 as usize].charged;
         self.now = self.now.max(virtual_time.saturating_sub(charged));
         let (charge, call) = self.change(owner, |state| {
@@ -229,6 +231,7 @@ impl<T> Schedule<T> {
     }
 
     /// Changes an owner's state, and whether it is ready.
+    #[inline]
     fn change<R>(&mut self, owner: Owner, change: impl FnOnce(&mut State<T>) -> R) -> R {
         let state = &mut self.owners[owner.0 as usize];
         let before = state.is_ready().then_some((state.virtual_time, owner));

@@ -82,8 +82,7 @@ fn who_may_not_call_a_function_is_told_that_there_is_none() {
 #[test]
 fn beyond_an_owners_limits_is_429_and_resource_exhausted() {
     let rig = Rig::new();
-    let (_served, at) =
-        rig.serve_http(&open("rate = 1\nburst = 2\nfunctions = 1"));
+    let (_served, at) = rig.serve_http(&open("rate = 1\nburst = 2\nfunctions = 1"));
     rig.deploy("f", &says("x"), &[]);
     let answers: Vec<_> = (0..8).map(|_| http(at, "POST /f", b"")).collect();
     let refused: Vec<_> = answers.iter().filter(|answer| answer.code == 429).collect();

@@ -24,12 +24,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use partywall_abi::function::Submission;
 use slab::Slab;
 
-use super::call::Number;
 use super::group::Groups;
-use super::payloads::Room;
 use super::process::{AHEAD, Process};
 use crate::schedule::{Owner, virtual_time};
 
@@ -47,8 +44,8 @@ pub(super) struct Seat {
     pub(super) active: Option<usize>,
     /// The groups that wait for it, without the active one's, the first one first.
     line: VecDeque<usize>,
-    /// Submissions of the active one since others stand in line.
-    since: usize,
+    /// The number that the active one's next submission had when others were there for the first time.
+    since: u32,
     /// It is the turn of the first one in line.
     is_offered: bool,
     /// Its process has ended, and the one of this group that was to follow could not be started.
@@ -56,17 +53,11 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Whether the active one gets no more of an owner that is so far before others.
+    /// Whether its active process gets no more of an owner that is so far before others.
     #[inline]
-    fn holds(&self, ahead: u64) -> bool {
-        !self.line.is_empty() && (self.since >= TURN || is_far(ahead))
-    }
-
-    fn stand(&mut self, group: usize) {
-        if self.line.is_empty() {
-            self.since = 0;
-        }
-        self.line.push_back(group);
+    fn holds(&self, active: &Process, ahead: u64) -> bool {
+        let had = || active.worker.next().wrapping_sub(self.since) as usize;
+        !self.line.is_empty() && (is_far(ahead) || had() >= TURN)
     }
 }
 
@@ -88,8 +79,10 @@ pub(super) struct Wanted {
 /// Where a call goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// To this process.
-    Process(usize),
+    /// To this process, which is active.
+    Active(usize),
+    /// To this process, which is to be active.
+    Asleep(usize),
     /// To one that is to be started for this seat.
     Start(usize),
     /// Its process has no cell: others may come before it.
@@ -146,7 +139,7 @@ impl Seats {
         self.all.iter().any(|seat| {
             let Some(active) = seat.active else { return true };
             let process = &self.processes[active];
-            process.flying.is_empty() || process.has_room() && !seat.holds(0)
+            process.flying.is_empty() || process.has_room() && !seat.holds(process, 0)
         })
     }
 
@@ -163,29 +156,41 @@ impl Seats {
     /// and rather on a seat that was not used for long.
     #[inline]
     fn find(&self, wanted: &Wanted) -> Option<Place> {
+        let (mut least, mut place, mut has_others) = (usize::MAX, None, false);
+        for seat in &self.all {
+            let active = seat.active.map(|at| (at, &self.processes[at]));
+            match active.filter(|(_, process)| process.group == wanted.group) {
+                Some((at, process)) => {
+                    let fits = process.flying.len() < least.min(AHEAD)
+                        && self.is_able(process, wanted.heavy)
+                        && !seat.holds(process, wanted.ahead);
+                    if fits {
+                        (least, place) = (process.flying.len(), Some(Place::Active(at)));
+                    }
+                }
+                None => has_others = true,
+            }
+        }
+        // Nothing comes before one that waits for nobody.
+        if least == 0 || !has_others { place } else { self.find_asleep(wanted).or(place) }
+    }
+
+    /// The same among those that are not active, on seats that are drained.
+    #[cold]
+    fn find_asleep(&self, wanted: &Wanted) -> Option<Place> {
         let ranked = self.all.iter().enumerate().filter_map(|(at, seat)| {
-            let mut used_ns = 0;
-            if let Some(active) = seat.active {
-                let process = &self.processes[active];
-                if process.group == wanted.group {
-                    let fits = self.is_able(process, wanted.heavy)
-                        && process.has_room()
-                        && !seat.holds(wanted.ahead);
-                    return fits.then_some(((process.flying.len(), 0, 0), Place::Process(active)));
-                }
-                if !process.flying.is_empty() {
-                    return None;
-                }
-                used_ns = process.began_ns;
+            let active = seat.active.map(|active| &self.processes[active]);
+            let is_other = active.is_none_or(|active| active.group != wanted.group);
+            if !is_other || !self.is_drained(seat) {
+                return None;
             }
             let (cost, place) = self.inactive(at, wanted)?;
-            Some(((0, cost, used_ns), place))
+            Some(((cost, active.map_or(0, |active| active.began_ns)), place))
         });
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, place)| place)
     }
 
     /// A process that would have to become active on a drained seat, and what that costs.
-    #[cold]
     fn inactive(&self, at: usize, wanted: &Wanted) -> Option<(u32, Place)> {
         if self.all[at].line.front().is_some_and(|first| *first != wanted.group) {
             return None;
@@ -193,7 +198,7 @@ impl Seats {
         match self.groups.get(wanted.group).on[at] {
             Some(process) => self
                 .is_able(&self.processes[process], wanted.heavy)
-                .then_some((1, Place::Process(process))),
+                .then_some((1, Place::Asleep(process))),
             None => self.may_start(wanted.group).then_some((2, Place::Start(at))),
         }
     }
@@ -246,7 +251,7 @@ impl Seats {
         let able = (0..self.all.len()).filter(|at| self.may_have(group, *at));
         let is_there = |at: usize| self.groups.get(group).on[at].is_some();
         if let Some(at) = able.min_by_key(|at| (self.all[*at].line.len(), !is_there(*at))) {
-            self.all[at].stand(group);
+            self.stand(at, group);
             return Place::Seat;
         }
         let is_unknown = self.not_before_ns.is_none()
@@ -261,6 +266,14 @@ impl Seats {
             true => Place::Held,
             false => Place::Later,
         }
+    }
+
+    fn stand(&mut self, at: usize, group: usize) {
+        let seat = &mut self.all[at];
+        if seat.line.is_empty() {
+            seat.since = seat.active.map_or(0, |active| self.processes[active].worker.next());
+        }
+        seat.line.push_back(group);
     }
 
     /// Whether a group may have a seat once it is drained.
@@ -284,7 +297,7 @@ impl Seats {
             let active = self.all[at].active.map(|active| self.processes[active].group);
             let stands = active == Some(group) || self.all[at].line.contains(&group);
             if !stands && self.may_have(group, at) {
-                self.all[at].stand(group);
+                self.stand(at, group);
             }
         }
     }
@@ -294,56 +307,37 @@ impl Seats {
         let Process { seat, group, .. } = self.processes[at];
         let line = &self.all[seat];
         if line.active == Some(at) {
-            return self.processes[at].has_room() && !line.holds(0);
+            let process = &self.processes[at];
+            return process.has_room() && !line.holds(process, 0);
         }
         if self.is_drained(line) && line.line.front().is_none_or(|first| *first == group) {
             return true;
         }
         if !line.line.contains(&group) {
-            self.all[seat].stand(group);
+            self.stand(seat, group);
         }
         false
     }
 
     /// Makes a process the active one of its seat, which is drained if it is not.
-    #[inline]
-    pub(super) fn activate(&mut self, at: usize) {
-        if self.all[self.processes[at].seat].active != Some(at) {
-            self.switch(at);
-        }
-    }
-
     #[cold]
-    fn switch(&mut self, at: usize) {
+    pub(super) fn activate(&mut self, at: usize) {
         let Process { seat, group, .. } = self.processes[at];
+        if self.all[seat].active == Some(at) {
+            return;
+        }
         if let Some(before) = self.all[seat].active {
             self.processes[before].worker.rest();
         }
         let it = &mut self.all[seat];
-        (it.active, it.since, it.lost) = (Some(at), 0, None);
+        let since = self.processes[at].worker.next();
+        (it.active, it.since, it.lost) = (Some(at), since, None);
         self.leave_lines(group);
     }
 
     fn leave_lines(&mut self, group: usize) {
         for seat in &mut self.all {
             seat.line.retain(|stands| *stands != group);
-        }
-    }
-
-    /// Submits to an active process.
-    #[inline]
-    pub(super) fn fly(
-        &mut self,
-        at: usize,
-        submission: &Submission,
-        (call, rooms): (Number, (Room, Room)),
-        now_ns: u64,
-    ) {
-        let process = &mut self.processes[at];
-        process.fly(submission, call, rooms, now_ns);
-        let seat = &mut self.all[process.seat];
-        if !seat.line.is_empty() {
-            seat.since += 1;
         }
     }
 

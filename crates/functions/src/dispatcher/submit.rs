@@ -48,14 +48,27 @@ impl<T> Dispatcher<T> {
         if !self.seats.take_calls() {
             return Ok(false);
         }
-        match self.begin(now_ns) {
+        let begun = match self.seats.groups.are_many() {
+            true => self.begin(now_ns),
+            false => self.begin_first(now_ns),
+        };
+        match begun {
             Some((number, place)) => self.place(number, place, now_ns, events),
             None => Ok(false),
         }
     }
 
-    /// Begins the first call in order that has a place.
+    /// Begins the first call in order, where all are of one group.
     #[inline]
+    fn begin_first(&mut self, now_ns: u64) -> Option<(Number, Place)> {
+        let (begun, number, ()) = self.schedule.begin(|_, _| Some(()))?;
+        let call = &mut self.calls[number.at()];
+        call.begun = Some(begun);
+        let wanted = wanted(call, &self.functions);
+        Some((number, self.seats.choose(&wanted, now_ns)))
+    }
+
+    /// Begins the first call in order that has a place.
     fn begin(&mut self, now_ns: u64) -> Option<(Number, Place)> {
         let Self { schedule, seats, calls, functions, .. } = self;
         // The first one in order that waits for a seat: its group and its owner's virtual time.
@@ -120,8 +133,17 @@ impl<T> Dispatcher<T> {
     ) -> io::Result<bool> {
         let function = self.calls[number.at()].function;
         let process = match place {
-            Place::Process(process) => Some(process),
-            Place::Start(seat) => self.try_start(seat, self.functions[function.at()].group, now_ns),
+            Place::Active(process) => Some(process),
+            Place::Asleep(process) => {
+                self.seats.activate(process);
+                Some(process)
+            }
+            Place::Start(seat) => {
+                let group = self.functions[function.at()].group;
+                let started = self.try_start(seat, group, now_ns);
+                started.into_iter().for_each(|process| self.seats.activate(process));
+                started
+            }
             Place::Cell | Place::Seat | Place::Later => None,
             Place::Held => {
                 let why = Outcome::Held(self.workers.processes);
@@ -133,7 +155,6 @@ impl<T> Dispatcher<T> {
             self.try_later(number);
             return Ok(false);
         };
-        self.seats.activate(process);
         let is_done = match self.load(function) {
             Ok(loaded) => self.invoke(number, process, &loaded, now_ns),
             Err(why) => {
@@ -192,7 +213,7 @@ impl<T> Dispatcher<T> {
             output: output.at,
             room: output.bytes,
         };
-        self.seats.fly(at, &submission, (number, (input, output)), now_ns);
+        process.fly(&submission, number, (input, output), now_ns);
         function.users += 1;
         let call = &mut self.calls[number.at()];
         (call.is_flying, call.holds) = (true, true);
@@ -208,6 +229,7 @@ impl<T> Dispatcher<T> {
         if !self.seats.can_go_on(at) {
             return false;
         }
+        self.seats.activate(at);
         let process = &mut self.seats.processes[at];
         let next = process.worker.next();
         let Some((input, output)) = process.payloads.pair(next, bytes.len(), function.room) else {
@@ -226,8 +248,7 @@ impl<T> Dispatcher<T> {
             room: output.bytes,
         };
         (call.waits, call.answer, call.is_flying) = (None, None, true);
-        self.seats.activate(at);
-        self.seats.fly(at, &submission, (number, (input, output)), now_ns);
+        process.fly(&submission, number, (input, output), now_ns);
         true
     }
 }
