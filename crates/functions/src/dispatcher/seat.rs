@@ -137,10 +137,20 @@ impl Seats {
     #[inline]
     pub(super) fn take_calls(&self) -> bool {
         self.all.iter().any(|seat| {
-            let Some(active) = seat.active else { return true };
+            let Some(active) = seat.active else { return self.has_turns() };
             let process = &self.processes[active];
-            process.flying.is_empty() || process.has_room() && !seat.holds(process, 0)
+            let is_drained = process.flying.is_empty();
+            if process.is_leaving(self.recycle) {
+                return is_drained && self.groups.are_many();
+            }
+            is_drained || process.has_room() && !seat.holds(process, 0)
         })
+    }
+
+    /// Whether a seat without an active process may have one.
+    #[cold]
+    fn has_turns(&self) -> bool {
+        self.groups.are_many() || self.not_before_ns.is_none()
     }
 
     /// Where a call goes. One that has to wait for a seat stands in line from then on.
@@ -342,7 +352,6 @@ impl Seats {
     }
 
     /// Calls are about to be submitted: whose turn it is.
-    #[inline]
     pub(super) fn offer(&mut self) {
         self.is_held = false;
         for at in 0..self.all.len() {
@@ -353,7 +362,6 @@ impl Seats {
     }
 
     /// Calls were submitted: who had a turn and no call leaves the line. Whether there was one.
-    #[inline]
     pub(super) fn pass_over(&mut self) -> bool {
         if !self.is_held {
             self.held_ns = None;
@@ -395,6 +403,7 @@ impl Seats {
 
     /// A group is no more.
     pub(super) fn forget(&mut self, group: usize) {
+        self.held_ns = None;
         self.leave_lines(group);
         for seat in &mut self.all {
             seat.lost = seat.lost.filter(|lost| *lost != group);

@@ -15,11 +15,29 @@ use crate::store::{Data, Loaded};
 impl<T> Dispatcher<T> {
     /// Submits what there is room for.
     pub(super) fn submit(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
-        self.seats.offer();
+        let are_many = self.seats.groups.are_many();
+        if are_many {
+            self.seats.offer();
+        }
         let mut any = false;
-        // By turns with those that have begun, so that these do not keep others out.
+        if !self.again.is_empty() {
+            any |= self.submit_begun(now_ns, events)?;
+        }
+        while self.begin_one(now_ns, events)? {
+            any = true;
+        }
+        if are_many {
+            any |= self.end_turns(now_ns);
+        }
+        Ok(any)
+    }
+
+    /// Submits calls that have begun before.
+    fn submit_begun(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
+        let mut any = false;
+        // One that has not comes first by turns, so that these do not keep others out.
         self.is_fresh_first = !self.is_fresh_first;
-        if self.is_fresh_first && !self.again.is_empty() {
+        if self.is_fresh_first {
             any |= self.begin_one(now_ns, events)?;
         }
         for _ in 0..self.again.len() {
@@ -27,19 +45,19 @@ impl<T> Dispatcher<T> {
             self.calls[number.at()].is_queued = false;
             any |= self.submit_again(number, now_ns, events)?;
         }
-        while self.begin_one(now_ns, events)? {
-            any = true;
-        }
+        Ok(any)
+    }
+
+    /// Who had a turn and no call leaves the line; whether there was one.
+    fn end_turns(&mut self, now_ns: u64) -> bool {
         // Where those that have begun leave no room, the next one stands in line all the same.
-        if self.seats.groups.are_many()
-            && !self.seats.take_calls()
+        if !self.seats.take_calls()
             && let Some(next) = self.schedule.first()
         {
             let wanted = wanted(&self.calls[next.at()], &self.functions);
             self.seats.choose(&wanted, now_ns);
         }
-        any |= self.seats.pass_over();
-        Ok(any)
+        self.seats.pass_over()
     }
 
     /// Begins and submits the next call; whether it could be.

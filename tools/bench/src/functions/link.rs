@@ -35,14 +35,14 @@ pub struct Link {
 }
 
 /// A store of so many images, with its clock's page.
-pub fn store(random: u64, images: u32) -> Result<(Layout, Store, Clock, Stamps)> {
+pub fn store(random: u64, images: u32) -> Result<(Store, Clock, Stamps)> {
     let layout = Layout::draw([random << 31, random << 33 | 5 << 31]);
     // An image has a plot, a block has 8,192 of them, and one is the clock's.
     let blocks = u64::from(images) / 8000 + 1;
     let store = Store::new(layout, blocks)?;
     let clock = Clock::new(&store, Exactness::Exact)?;
     let stamps = stamps(&store)?;
-    Ok((layout, store, clock, stamps))
+    Ok((store, clock, stamps))
 }
 
 /// One worker on this CPU, whose functions the dispatcher stops and which stays.
@@ -87,7 +87,7 @@ impl Link {
         seed: u64,
         images: impl ExactSizeIterator<Item = Image>,
     ) -> Result<(Self, Stamps)> {
-        let (layout, mut store, clock, stamps) = store(seed, images.len() as u32)?;
+        let (mut store, clock, stamps) = store(seed, images.len() as u32)?;
         let mut entries = Vec::new();
         for image in images {
             entries.push(store.put(&image)?.ok_or("the images' memory is full")?.entry);

@@ -68,7 +68,8 @@ pub struct Ours {
 impl Ours {
     /// A dispatcher with one worker and no function.
     pub fn start(task: &Task) -> Result<Self> {
-        let (layout, store, clock, stamps) = link::store(task.seed, task.count)?;
+        let (store, clock, stamps) = link::store(task.seed, task.count)?;
+        let layout = store.layout();
         let program = worker()?;
         let before = held::children()?;
         let workers = link::one_worker(program, task.cpus[1]);
