@@ -178,9 +178,9 @@ impl Host {
         self.builder.as_ref().err().map(String::as_str)
     }
 
-    /// Another policy. What is deployed stays, and is called if the policy still has its owner. Functions that
-    /// are to share a worker with others than before are registered again at their next call, and counted
-    /// from 0.
+    /// Another policy. What is deployed stays, and is called if the policy still has its owner. Functions
+    /// that are to share a worker with others than before are registered again at their next call, and
+    /// counted from 0.
     ///
     /// # Errors
     /// UNAVAILABLE, when the dispatcher has ended.

@@ -173,8 +173,8 @@ impl<T> Dispatcher<T> {
     /// Starts a worker for each CPU, for functions that share with all, and waits until they have begun.
     ///
     /// # Errors
-    /// The kernel's, or why a worker does not begin; [`io::ErrorKind::InvalidInput`] with fewer processes than
-    /// CPUs, or too many CPUs.
+    /// The kernel's, or why a worker does not begin; [`io::ErrorKind::InvalidInput`] with fewer processes
+    /// than CPUs, or too many CPUs.
     pub fn new(store: Store, workers: Workers) -> io::Result<Self> {
         let (cpus, most) = (workers.cpus.len(), workers.processes);
         if cpus > CPUS || most < cpus {

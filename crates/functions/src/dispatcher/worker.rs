@@ -133,8 +133,8 @@ impl Worker {
         self.next
     }
 
-    /// What the worker has begun with, or why it does not begin; none as long as it has said nothing. It takes
-    /// submissions once this was read, so that no function can have written it.
+    /// What the worker has begun with, or why it does not begin; none as long as it has said nothing. It
+    /// takes submissions once this was read, so that no function can have written it.
     #[inline]
     pub fn begun(&self) -> Option<&Result<InForce, String>> {
         if self.begun.get().is_none() {

@@ -108,7 +108,8 @@ impl Host {
         let layout = Layout::draw([std::process::id().into(), 7]);
         let store = Store::new(layout, 2).unwrap();
         let workers = workers(1, exactness);
-        let link = Worker::start(&workers, 0, &store).unwrap();
+        let mut link = Worker::start(&workers, 0, &store).unwrap();
+        link.wait().unwrap();
         let clock = Clock::new(&store, exactness).unwrap();
         Self { store, link, clock, calls: 0, cell: 0 }
     }
