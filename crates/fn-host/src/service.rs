@@ -1,4 +1,4 @@
-//! The host over gRPC: [`proto::functions_server::Functions`](crate::proto::functions_server::Functions).
+//! The host over gRPC: the service [`Functions`].
 //!
 //! Who calls is [`partywall::Peer`], by the kernel's word; who has none comes over HTTP/2 and is `network`.
 
