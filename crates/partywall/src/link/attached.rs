@@ -274,6 +274,7 @@ mod tests {
     use partywall_shm::socket;
     use partywall_testkit::in_own_process;
     use std::os::fd::AsRawFd as _;
+    use std::time::Duration;
 
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use tonic::Code;
@@ -361,8 +362,18 @@ mod tests {
         let current = Some(if resource == Resource::Nofile {
             std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64
         } else {
-            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-            let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+            let pages = || -> u64 {
+                let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+                statm.split(' ').next().unwrap().parse().unwrap()
+            };
+            // Another thread that begins maps more for a moment than it keeps.
+            let mut before = 0;
+            let pages = std::iter::repeat_with(|| {
+                std::thread::sleep(Duration::from_millis(10));
+                pages()
+            });
+            let mut settled = pages.skip_while(|now| std::mem::replace(&mut before, *now) != *now);
+            let pages = settled.next().unwrap();
             pages * rustix::param::page_size() as u64 + LARGE / 2
         });
         setrlimit(resource, Rlimit { current, ..limit }).unwrap();

@@ -6,7 +6,7 @@
 
 use std::os::fd::OwnedFd;
 
-use partywall_abi::function::{Completion, End, Line, Ring, Short, Submission, following};
+use partywall_abi::function::{Completion, End, Line, Ring, Short, Submission, begun, following};
 use partywall_abi::sync::{Ordering, fence};
 use partywall_functions::worker::Start;
 
@@ -54,6 +54,7 @@ impl Place {
         let at = self.memory.at(0, size_of::<Ring>()).cast::<Ring>();
         // SAFETY: mapped as long as `self`, at a page's begin; all of a ring is atomic.
         let ring = unsafe { &*at };
+        ring.begin(begun::NONE);
         let mut number = 1;
         loop {
             let slot = ring.slot(number);
