@@ -232,12 +232,12 @@ impl Host {
 
     /// A function that its owner changes.
     fn own(&self, caller: &Caller, name: &str) -> Result<(), Status> {
-        let is_owner = |rules: &Rules, _: &Arc<Live>| rules.is_owner(caller);
-        // Who may call it or read its log may know that it is there.
-        let seen = [Right::Call, Right::Logs, Right::Ban]
-            .iter()
-            .find_map(|right| self.rules((caller, *right), name, is_owner).ok());
-        match seen {
+        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        let owner = functions.get(name).map(|live| live.record.owner.clone());
+        drop(functions);
+        let policy = self.known.policy();
+        let rules = owner.and_then(|owner| policy.rules(&owner)).filter(|rules| rules.sees(caller));
+        match rules.map(|rules| rules.is_owner(caller)) {
             Some(true) => Ok(()),
             Some(false) => Err(Status::permission_denied(format!(
                 "`{name}` is not a function of {caller}; only its owner changes it"
@@ -320,7 +320,6 @@ impl Host {
             strikes: STRIKES,
         };
         let callee = self.runtime.register(&owner, registration).map_err(ended)?;
-        self.known.add(callee.id(), &record.owner);
         if record.is_banned {
             self.runtime.ban(callee.id(), true).map_err(ended)?;
         }
@@ -334,6 +333,7 @@ impl Host {
         }
         let limits = self.known.policy().rules(owner).map(|rules| rules.limits);
         let handle = self.runtime.add_owner(limits.unwrap_or_default()).map_err(ended)?;
+        self.known.add(handle.number(), owner);
         owners.insert(owner.into(), handle.clone());
         Ok(handle)
     }
@@ -411,11 +411,7 @@ impl Host {
         // Before it is published, so that no caller waits for it.
         self.callee(name, &live).await?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        let before = functions.insert(name.to_owned(), live);
-        drop(functions);
-        if let Some(callee) = before.as_deref().and_then(|live| live.callee.get()) {
-            self.known.forget(callee.id());
-        }
+        functions.insert(name.to_owned(), live);
         Ok(())
     }
 
@@ -503,7 +499,6 @@ impl Host {
         drop(functions);
         if let Some(callee) = removed.as_deref().and_then(|live| live.callee.get()) {
             self.runtime.remove(callee.id()).map_err(ended)?;
-            self.known.forget(callee.id());
         }
         Ok(())
     }
@@ -576,9 +571,7 @@ impl Host {
         let is_seen = |live: &Arc<Live>| {
             let Some(caller) = caller else { return true };
             let rules = policy.rules(&live.record.owner);
-            rules.is_some_and(|rules| {
-                [Right::Call, Right::Logs, Right::Ban].iter().any(|r| rules.allow(*r, caller))
-            })
+            rules.is_some_and(|rules| rules.sees(caller))
         };
         let seen = functions.iter().filter(|(_, live)| is_seen(live));
         let mut seen: Vec<_> = seen.map(|(name, live)| (name.clone(), live.clone())).collect();

@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use partywall::{Channel, Endpoint};
-use partywall_functions::dispatcher::{Id, Number};
+use partywall_functions::dispatcher::Number;
 use partywall_functions::runtime::{ServiceCall, Services};
+use partywall_functions::schedule::Owner;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tonic::Status;
@@ -32,7 +33,8 @@ use crate::policy::Policy;
 #[derive(Debug)]
 pub(crate) struct Known {
     policy: RwLock<Arc<Policy>>,
-    owners: RwLock<HashMap<Id, Arc<str>>>,
+    /// Their names; an owner keeps its number as long as the host runs.
+    owners: RwLock<HashMap<Owner, Arc<str>>>,
 }
 
 impl Known {
@@ -48,17 +50,13 @@ impl Known {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
 
-    pub(crate) fn add(&self, id: Id, owner: &str) {
+    pub(crate) fn add(&self, owner: Owner, name: &str) {
         let mut owners = self.owners.write().unwrap_or_else(PoisonError::into_inner);
-        owners.insert(id, owner.into());
+        owners.insert(owner, name.into());
     }
 
-    pub(crate) fn forget(&self, id: Id) {
-        self.owners.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-    }
-
-    fn owner(&self, id: Id) -> Option<Arc<str>> {
-        self.owners.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    fn owner(&self, owner: Owner) -> Option<Arc<str>> {
+        self.owners.read().unwrap_or_else(PoisonError::into_inner).get(&owner).cloned()
     }
 }
 
@@ -95,9 +93,8 @@ impl Outwards {
 
 impl Services for Outwards {
     fn call(&mut self, call: ServiceCall) {
-        let ServiceCall { function, service, method, request, until, answer } = call;
-        // One that has been replaced may still run; who owns it is known until it is removed.
-        let owner = self.known.owner(function);
+        let ServiceCall { owner, service, method, request, until, answer, .. } = call;
+        let owner = self.known.owner(owner);
         let policy = self.known.policy();
         let rules = owner.as_deref().and_then(|owner| policy.rules(owner));
         let refused = |text: String| (tonic::Code::PermissionDenied as u32, text);

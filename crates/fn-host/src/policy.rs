@@ -130,6 +130,11 @@ impl Rules {
         self.is_owner(caller) || self.rights[right as usize].cover(caller)
     }
 
+    /// Whether a caller may know which functions the owner has: who may do anything with them.
+    pub fn sees(&self, caller: &Caller) -> bool {
+        [Right::Call, Right::Logs, Right::Ban].iter().any(|right| self.allow(*right, caller))
+    }
+
     /// Whether the caller is the owner.
     pub fn is_owner(&self, caller: &Caller) -> bool {
         caller.names().iter().any(|name| *name == self.owner)

@@ -102,6 +102,8 @@ pub trait Services: Send {
 pub struct ServiceCall {
     /// The function that calls.
     pub function: Id,
+    /// Whose it is.
+    pub owner: Owner,
     /// The service's name.
     pub service: String,
     /// The method's path.
@@ -616,12 +618,13 @@ impl Thread {
 }
 
 fn service_call(outward: Outward, shared: &Arc<Shared>) -> ServiceCall {
-    let Outward { call, function, deadline_ns, message, service, method } = outward;
+    let Outward { call, function, owner, deadline_ns, message, service, method } = outward;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (names, request) = message.split_at(service + method);
     let (service, method) = names.split_at(service);
     ServiceCall {
         function,
+        owner,
         service: text(service),
         method: text(method),
         request: request.to_vec(),

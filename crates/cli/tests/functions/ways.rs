@@ -181,3 +181,34 @@ fn the_page_shows_what_the_list_shows() {
     assert!(one["p50_ns"].as_u64().unwrap() > 0 && one["cpu_us"].as_u64().is_some(), "{one}");
     assert_eq!(http(at, "POST /functions.json", b"").code, 405, "nothing is changed here");
 }
+
+/// What has begun goes on with its owner's rights when it is replaced, and when it is removed.
+#[test]
+fn a_replaced_function_still_calls_services() {
+    let rig = Rig::new();
+    let allowed = "services = [\"functions/*\"]\nbudget_us = 1000000";
+    let (_served, at) = rig.serve_http(&open(allowed));
+    let slow = "pub fn handle(_: Request<'_>) -> Reply {\n\
+         let begun = partywall_fn::clock::monotonic();\n\
+         while (partywall_fn::clock::monotonic() - begun).as_millis() < 100 {}\n\
+         Ok(b\"x\".to_vec())\n}\n";
+    rig.deploy("slow", slow, &[]);
+    // The message `InvokeRequest { function: "slow" }`, 40 times: for 4 s.
+    let asks = "pub fn handle(_: Request<'_>) -> Reply {\n\
+         let method = \"/partywall.functions.v1.Functions/Invoke\";\n\
+         for _ in 0..40 {\n\
+         partywall_fn::service::call(\"functions\", method, b\"\\x0a\\x04slow\")?;\n\
+         }\n\
+         Ok(b\"all\".to_vec())\n}\n";
+    rig.deploy("ask", asks, &[]);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| http(at, "POST /ask", b""));
+        std::thread::sleep(Duration::from_millis(300));
+        rig.deploy("ask", &says("new"), &[]);
+        assert_eq!(http(at, "POST /ask", b"").body, "new");
+        assert!(!first.is_finished(), "it was to be replaced while it runs");
+        rig.good(&["rm", "ask"], "");
+        let first = first.join().unwrap();
+        assert_eq!((first.code, first.body.as_str()), (200, "all"));
+    });
+}

@@ -2,7 +2,7 @@
 
 use super::function::Id;
 use super::outcome::Outcome;
-use crate::schedule::Begun;
+use crate::schedule::{Begun, Owner};
 
 /// A call's number: its place among all calls, and which one has that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +61,8 @@ pub struct Outward {
     pub call: Number,
     /// The function that calls.
     pub function: Id,
+    /// Whose it is.
+    pub owner: Owner,
     /// When its call is over, if it has such a time.
     pub deadline_ns: Option<u64>,
     /// The service's name, the method's path and the request, one behind the other.

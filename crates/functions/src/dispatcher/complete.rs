@@ -58,6 +58,7 @@ impl<T> Dispatcher<T> {
             let outward = Outward {
                 call: number,
                 function: call.function,
+                owner: self.functions[call.function.at()].owner,
                 deadline_ns: call.deadline_ns,
                 message,
                 service: bytes,
