@@ -19,10 +19,13 @@ pub(super) const REPEAT: &str = "PARTYWALL_TRIALS=quick cargo test --workspace -
 pub(super) const REPEAT_LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test --release \
      --target-dir target/loom -p partywall-abi -p partywall-shm -p partywall-domain --lib loom_";
 
+/// Arguments of the run of all tests, the only one with doc tests.
+const ALL: &[&str] = &["--workspace"];
+
 /// Arguments of each `cargo test` of the tests step. Packages are selected by `--workspace` wherever that
 /// will do: another selection gives dependencies other features, and has them built again.
 const RUNS: &[&[&str]] = &[
-    &["--workspace"],
+    ALL,
     &["-p", "partywall", "--no-default-features", "--test", "names_alone"],
     // What only exists with a feature, by the names of its tests.
     &[
@@ -80,7 +83,7 @@ pub(super) fn run(session: &mut Session) -> Result<()> {
     let mut faults = Vec::new();
     for args in RUNS {
         let run = cargo_test(session, |cargo| cargo, args)?;
-        if args.contains(&"--workspace") {
+        if *args == ALL {
             let missing = without_doc_tests(&session.workspace.metadata, &run.doc_crates);
             faults.extend(missing.into_iter().map(|name| format!("{name}: doc tests did not run")));
         }
