@@ -319,7 +319,11 @@ impl Host {
             share,
             strikes: STRIKES,
         };
-        let callee = self.runtime.register(&owner, registration).map_err(ended)?;
+        let registered = self.runtime.register(&owner, registration).map_err(ended)?;
+        let callee = registered.map_err(|why| {
+            let text = format!("the image of `{name}` has no room on the host's disk: {why}");
+            Status::resource_exhausted(text)
+        })?;
         if record.is_banned {
             self.runtime.ban(callee.id(), true).map_err(ended)?;
         }

@@ -111,12 +111,20 @@ pub fn panicked(info: &PanicInfo<'_>) -> ! {
         header.status = status::MEMORY;
     }
     let mut text = Text { to: &mut header.message, length: 0 };
-    let _full = match info.location() {
-        Some(at) => write!(text, "{} at {}:{}", info.message(), at.file(), at.line()),
-        None => write!(text, "{}", info.message()),
+    // Without Display of texts and numbers, which would be 3 KiB of code in every function.
+    let message = info.message();
+    let _full = match message.as_str() {
+        Some(plain) => text.write_str(plain),
+        None => write!(text, "{message}"),
     };
+    if let Some(at) = info.location() {
+        for part in [" at ", at.file(), ":"] {
+            text.put(part.as_bytes());
+        }
+        text.put_number(at.line());
+    }
     let length = text.length;
-    header.reply = span(&header.message[..length]);
+    header.reply = span(header.message.get(..length).unwrap_or_default());
     partywall_leave()
 }
 
@@ -126,12 +134,34 @@ struct Text<'a> {
     length: usize,
 }
 
+impl Text<'_> {
+    /// Puts bytes behind those that are there; without bounds that could fail, whose texts take room.
+    #[inline(never)]
+    fn put(&mut self, bytes: &[u8]) {
+        let room = self.to.get_mut(self.length..).unwrap_or_default();
+        let count = bytes.len().min(room.len());
+        if let Some((to, from)) = room.get_mut(..count).zip(bytes.get(..count)) {
+            to.copy_from_slice(from);
+        }
+        self.length += count;
+    }
+
+    /// The same with a number's decimal digits.
+    fn put_number(&mut self, number: u32) {
+        let mut unit = 1;
+        while number / unit >= 10 {
+            unit *= 10;
+        }
+        while unit > 0 {
+            self.put(&[b'0' + (number / unit % 10) as u8]);
+            unit /= 10;
+        }
+    }
+}
+
 impl core::fmt::Write for Text<'_> {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let room = &mut self.to[self.length..];
-        let bytes = text.len().min(room.len());
-        room[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
-        self.length += bytes;
+        self.put(text.as_bytes());
         Ok(())
     }
 }

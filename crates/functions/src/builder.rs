@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The function is a crate of its own, compiled without `unsafe`. The shim is ours: it has the entry, the
-//! heap and the panic handler, and is linked with the function into one object without any library. The
+//! heap and the panic handler, and is linked with the function into one object without any library. The first
+//! try has constants behind the code if all of it is on one page then, as the linker's script finds. The
 //! compiler is a host's own, as is its `core` and `alloc`; its version is in the image's digest. So are the
 //! crates that the function names ([`crate::crates`]).
 
@@ -23,7 +24,7 @@ use serde_bytes::ByteBuf;
 use sha2::{Digest as _, Sha256};
 
 use crate::crates;
-use crate::image::Image;
+use crate::image::{COMPACT_BYTES, Image};
 use crate::proto::{self, GENERATOR, ProtoError};
 use crate::sandbox::{self, BUILD, Job, Limits, Outcome, SandboxError, TOOLCHAIN};
 use crate::source::{self, File, SourceError};
@@ -210,12 +211,15 @@ pub struct Built {
 struct Try {
     level: &'static str,
     seed: u32,
+    /// The most bytes of an image whose constants are behind its code.
+    compact: u32,
 }
 
 impl Try {
     fn of(number: u32) -> Self {
         let level = ["3", "3", "3", "s", "s", "2", "1", "z"][number as usize % 8];
-        Self { level, seed: number }
+        // Bytes that are forbidden in code may be those of a constant.
+        Self { level, seed: number, compact: if number == 0 { COMPACT_BYTES } else { 0 } }
     }
 }
 
@@ -232,14 +236,16 @@ impl Builder {
         self
     }
 
-    /// The object of the first try, before it is verified: only for tests.
+    /// The object of the first try, with constants apart or not, before it is verified: only for tests.
     ///
     /// # Errors
     /// [`BuildError`].
     #[doc(hidden)]
-    pub fn object_for_tests(&self, files: &[File]) -> Result<Vec<u8>, BuildError> {
+    pub fn object_for_tests(&self, files: &[File], apart: bool) -> Result<Vec<u8>, BuildError> {
         let (files, linked) = self.prepared(files)?;
-        self.object(&files, &linked, &Try::of(0))
+        let mut variant = Try::of(0);
+        variant.compact = if apart { 0 } else { variant.compact };
+        self.object(&files, &linked, &variant)
     }
 
     /// The digest that the image of these files has.
@@ -343,7 +349,8 @@ impl Builder {
         let mut all = linked.files.clone();
         all.extend(files.iter().map(file));
         all.insert("shim.rs".into(), ByteBuf::from(SHIM));
-        all.insert("layout.ld".into(), ByteBuf::from(LAYOUT));
+        let layout = LAYOUT.replace("COMPACT", &variant.compact.to_string());
+        all.insert("layout.ld".into(), ByteBuf::from(layout));
         let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
         let mut function = rustc(variant.level, "2024");
         let lint = if self.without.contains(&Layer::Lint) { "" } else { "-F unsafe_code" };

@@ -47,6 +47,7 @@ pub mod worker;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use partywall_abi::function::Word;
@@ -60,6 +61,7 @@ pub use process::AHEAD;
 pub use seat::{HELD, LEAD, TURN};
 pub use share::{Share, UnknownShare};
 
+use crate::archive::Archive;
 use crate::isolation::{InForce, Wanted};
 use crate::layout::HEAVY_HEAP;
 use crate::schedule::{Limits, Owner, Schedule};
@@ -99,6 +101,8 @@ pub struct Workers {
     pub recycle: u32,
     /// What is to keep functions from their worker's memory.
     pub isolation: Wanted,
+    /// A directory of a disk, for the images of all that is registered.
+    pub archive: PathBuf,
 }
 
 /// Who stops functions that are beyond their budgets.
@@ -133,6 +137,7 @@ pub struct Dispatcher<T> {
     seats: Seats,
     functions: slab::Slab<Function>,
     names: HashMap<String, Id>,
+    archive: Archive,
     residents: Residents,
     schedule: Schedule<Number>,
     calls: slab::Slab<Call<T>>,
@@ -184,12 +189,14 @@ impl<T> Dispatcher<T> {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
+        let archive = Archive::new(&workers.archive)?;
         let seats = Seats::new(Groups::new(store, cpus), cpus, most, workers.recycle);
         let mut dispatcher = Self {
             workers,
             seats,
             functions: slab::Slab::new(),
             names: HashMap::new(),
+            archive,
             residents: Residents::default(),
             schedule: Schedule::default(),
             calls: slab::Slab::new(),
@@ -222,14 +229,16 @@ impl<T> Dispatcher<T> {
     /// Registers a function. One that had the name before is removed: its calls go on.
     ///
     /// # Errors
-    /// The kernel's, when the other's image cannot be taken out.
+    /// The kernel's, when there is no room for its image; the other one stays then.
     pub fn register(&mut self, registration: Registration) -> io::Result<Id> {
+        let packed = self.archive.put(registration.image.image())?;
         self.generation = self.generation.wrapping_add(1);
         let id = Id::new(self.functions.vacant_key(), self.generation);
         let before = self.names.insert(registration.name.clone(), id);
         let group = Group::of(registration.share, registration.owner, id);
         let group = self.seats.groups.join(group);
-        self.functions.insert(Function::new(registration, group, self.generation));
+        let numbers = (group, self.generation);
+        self.functions.insert(Function::new(registration, packed, numbers));
         before.map_or(Ok(()), |before| self.remove(before))?;
         Ok(id)
     }

@@ -1,14 +1,15 @@
 //! Bodies of the fuzz targets. Each returns whether the bytes were accepted.
 //!
-//! `fuzz/object.so` is an object of the builder, without its sections. Input that begins with 0 is a list of
-//! edits of it, or of the image that it becomes; any other input is taken as it is.
+//! `fuzz/object.so` and `fuzz/compact.so` are objects of the builder, without their sections; the second one
+//! becomes a compact image. Input that begins with 0 or 1 is a list of edits of one of them, or of the image
+//! that it becomes; any other input is taken as it is.
 
 use crate::image::{Binding, CONSTANTS, DATA, DATA_BYTES, Image, PART_BYTES, Target};
 use crate::source::{self, File};
 use crate::verify::{self, LINK};
 
-/// An object of the builder.
-const OBJECT: &[u8] = include_bytes!("fuzz/object.so");
+/// Objects of the builder.
+const OBJECTS: [&[u8]; 2] = [include_bytes!("fuzz/object.so"), include_bytes!("fuzz/compact.so")];
 
 /// The bytes of an edit: what, which one, which field, how, and a number.
 const EDIT: usize = 12;
@@ -19,7 +20,7 @@ const EDIT: usize = 12;
 /// When that does not hold.
 pub fn function_object(data: &[u8]) -> bool {
     let file = match data {
-        [0, edits @ ..] => edited_object(edits),
+        [which @ (0 | 1), edits @ ..] => edited_object(OBJECTS[usize::from(*which)], edits),
         _ => data.to_vec(),
     };
     let Ok(image) = verify::image(&file) else { return false };
@@ -36,7 +37,7 @@ pub fn function_object(data: &[u8]) -> bool {
 /// When that does not hold.
 pub fn function_image(data: &[u8]) -> bool {
     let packed = match data {
-        [0, edits @ ..] => edited_image(edits),
+        [which @ (0 | 1), edits @ ..] => edited_image(OBJECTS[usize::from(*which)], edits),
         _ => data.to_vec(),
     };
     let Ok(image) = Image::unpack(&packed) else { return false };
@@ -76,7 +77,8 @@ pub fn function_source(data: &[u8]) -> bool {
 
 /// What the worker relies on, without a word of [`Image::check`].
 fn assert_sound(image: &Image) {
-    let Image { code, constants, data, zeros, entry, bindings } = image;
+    let Image { code, constants, data, zeros, entry, bindings, compact } = image;
+    let begin = if *compact { code.len() as u32 } else { CONSTANTS };
     let (code_bytes, all_data) = (code.len() as u64, data.len() as u64 + u64::from(*zeros));
     assert!(code_bytes + 16 <= u64::from(PART_BYTES) && u64::from(*entry) < code_bytes);
     assert!(constants.len() as u64 <= PART_BYTES.into() && all_data <= DATA_BYTES.into());
@@ -86,18 +88,20 @@ fn assert_sound(image: &Image) {
     let mut last = 0;
     for Binding { word, target } in bindings {
         let (from, to) = (u64::from(*word), u64::from(*word) + 8);
-        let in_constants = inside(CONSTANTS, constants.len() as u64, from, to);
+        let in_constants = inside(begin, constants.len() as u64, from, to);
         assert!(in_constants || inside(DATA, data.len() as u64, from, to), "{word:#x}");
         assert!(from >= last, "{word:#x} overlaps");
         last = to;
         if let Target::Here(address) = target {
             let at = u64::from(*address);
-            let parts = [(0, code_bytes), (CONSTANTS, constants.len() as u64), (DATA, all_data)];
+            let parts = [(0, code_bytes), (begin, constants.len() as u64), (DATA, all_data)];
             assert!(parts.iter().any(|(begin, bytes)| inside(*begin, *bytes, at, at)), "{at:#x}");
         }
     }
-    for at in 0..code.len() {
-        match code[at..] {
+    let executable = image.bound(0, 0).code;
+    assert!(!compact || executable.len() + 16 <= 4096 && image.bound(0, 0).constants.is_empty());
+    for at in 0..executable.len() {
+        match executable[at..] {
             [0x0f, 0x05 | 0x34, ..] | [0xcd, 0x80, ..] | [0x0f, 0x01, 0xef, ..] => {
                 panic!("a system call or WRPKRU at {at:#x}")
             }
@@ -136,12 +140,12 @@ const EDGES: [u64; 14] = [
     DATA_BYTES as u64,
 ];
 
-/// Where the tables of [`OBJECT`] are, with the length of an item and their number.
+/// Where the tables of an object are, with the length of an item and their number.
 struct Tables([(usize, usize, usize, Fields); 5]);
 
 impl Tables {
-    fn new() -> Self {
-        let word = |at: usize| number(OBJECT, at, 8).unwrap_or(0) as usize;
+    fn new(object: &[u8]) -> Self {
+        let word = |at: usize| number(object, at, 8).unwrap_or(0) as usize;
         let (link, dynamic) = (word(64 + 56 * 3 + 8), word(64 + 56 * 4 + 8));
         let entry = |tag: usize| {
             let entries = (dynamic..).step_by(16).take(word(64 + 56 * 4 + 32) / 16);
@@ -181,9 +185,9 @@ fn write(bytes: &mut [u8], (at, length): (usize, usize), edit: &[u8; EDIT]) {
     bytes[at..at + length].copy_from_slice(&new.to_le_bytes()[..length]);
 }
 
-fn edited_object(edits: &[u8]) -> Vec<u8> {
-    let tables = Tables::new().0;
-    let mut file = OBJECT.to_vec();
+fn edited_object(object: &[u8], edits: &[u8]) -> Vec<u8> {
+    let tables = Tables::new(object).0;
+    let mut file = object.to_vec();
     for edit in edits.as_chunks::<EDIT>().0 {
         let (which, field) = (usize::from(edit[1]), usize::from(edit[2]));
         match edit[0] % 8 {
@@ -212,15 +216,15 @@ fn edited_object(edits: &[u8]) -> Vec<u8> {
     file
 }
 
-fn edited_image(edits: &[u8]) -> Vec<u8> {
-    const HEAD: usize = 32;
-    let image = verify::image(OBJECT).expect("an object of the builder");
+fn edited_image(object: &[u8], edits: &[u8]) -> Vec<u8> {
+    const HEAD: usize = 36;
+    let image = verify::image(object).expect("an object of the builder");
     let mut packed = image.pack();
     let bindings = packed.len() - image.bindings.len() * 8;
     for edit in edits.as_chunks::<EDIT>().0 {
         let (which, any) = (usize::from(edit[1]), u16::from_le_bytes([edit[4], edit[5]]));
         let at = match edit[0] % 4 {
-            0 => (8 + which % 6 * 4, 4),
+            0 => (8 + which % 7 * 4, 4),
             1 => (bindings + which * 4 % (image.bindings.len() * 8), 4),
             2 => (HEAD + usize::from(any), 1),
             _ if which < 16 => {
@@ -345,7 +349,7 @@ mod tests {
 
     /// Edits of the object or the image, a few at a time.
     fn edits(random: &mut Random) -> Vec<u8> {
-        let mut data = vec![0];
+        let mut data = vec![random.below(2) as u8];
         let count = EDIT * (1 + random.below(3));
         data.extend((0..count).map(|_| random.draw() as u8));
         data
@@ -353,7 +357,9 @@ mod tests {
 
     #[test]
     fn row_55_fuzz_function_object() {
-        assert!(function_object(OBJECT) && function_object(&[0]));
+        assert!(OBJECTS.into_iter().chain([&[0][..], &[1]]).all(function_object));
+        let compact = OBJECTS.map(|object| verify::image(object).unwrap().compact);
+        assert_eq!(compact, [false, true]);
         let mut random = Random::of_this_run();
         let mut accepted = [0_u32; 2];
         let trials = trials(100_000);
@@ -361,8 +367,8 @@ mod tests {
             accepted[usize::from(function_object(&edits(&mut random)))] += 1;
         }
         for _ in 0..trials / 10 {
-            accepted[usize::from(function_object(&random.mutated(&[OBJECT])))] += 1;
-            assert!(!function_object(&[&[1][..], &random.bytes(2000)].concat()));
+            accepted[usize::from(function_object(&random.mutated(&OBJECTS)))] += 1;
+            assert!(!function_object(&[&[2][..], &random.bytes(2000)].concat()));
         }
         println!("{accepted:?} refused and accepted");
         assert!(accepted.iter().all(|n| *n > trials as u32 / 20), "{accepted:?}");
@@ -370,8 +376,9 @@ mod tests {
 
     #[test]
     fn fuzz_function_image() {
-        let packed = verify::image(OBJECT).unwrap().pack();
-        assert!(function_image(&packed) && function_image(&[0]));
+        let packed = OBJECTS.map(|object| verify::image(object).unwrap().pack());
+        let packed: [&[u8]; 2] = packed.each_ref().map(|packed| &packed[..]);
+        assert!(packed.into_iter().chain([&[0][..], &[1]]).all(function_image));
         let mut random = Random::of_this_run();
         let mut accepted = [0_u32; 2];
         let trials = trials(100_000);
@@ -379,8 +386,8 @@ mod tests {
             accepted[usize::from(function_image(&edits(&mut random)))] += 1;
         }
         for _ in 0..trials / 10 {
-            accepted[usize::from(function_image(&random.mutated(&[&packed])))] += 1;
-            assert!(!function_image(&[&[1][..], &random.bytes(2000)].concat()));
+            accepted[usize::from(function_image(&random.mutated(&packed)))] += 1;
+            assert!(!function_image(&[&[2][..], &random.bytes(2000)].concat()));
         }
         println!("{accepted:?} refused and accepted");
         assert!(accepted.iter().all(|n| *n > trials as u32 / 20), "{accepted:?}");

@@ -11,6 +11,10 @@
 //! data relative to itself. A binding is a word of constants or data that holds an address: the store writes
 //! it once it knows the image's place.
 //!
+//! A *compact* image is on one page: its constants, and data as the function finds them, are behind its code.
+//! They are executable then, and looked through as code is: by [`Image::check`] with all that does not depend
+//! on the place, and around its bindings by the store, which takes another place where bytes are forbidden.
+//!
 //! [`Image::check`] is the second gate after the compiler, and the only way to an image: packed bytes are
 //! checked as an object is, whoever signed them. Code has no bytes of a system call, nor of an instruction
 //! that changes protection keys or segment bases, at any offset: where an instruction begins is the
@@ -31,9 +35,13 @@ pub const BINDINGS: usize = 65_536;
 /// Code ends so many bytes before the end of its last page, so that no instruction goes on in what is mapped
 /// beside it. The rest are breakpoints.
 pub const GUARD: u32 = 16;
+/// The most bytes of a compact image: a page without the guard.
+pub const COMPACT_BYTES: u32 = 4096 - GUARD;
+/// What the data of an image are a multiple of, from where its constants begin, in bytes.
+const GRAIN: usize = 16;
 
 /// What the packed form begins with.
-const MAGIC: [u8; 8] = *b"PWFN\x01\0\0\0";
+const MAGIC: [u8; 8] = *b"PWFN\x02\0\0\0";
 
 /// What the runtime does for functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +102,17 @@ pub struct Image {
     pub entry: u32,
     /// The words that hold addresses, in ascending order.
     pub bindings: Vec<Binding>,
+    /// Constants are behind the code, and all of it is on one page.
+    pub compact: bool,
+}
+
+/// The bytes of an image at a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    /// What is executable: the code, and what is behind it in a compact image.
+    pub code: Vec<u8>,
+    /// What is only read; nothing of a compact image.
+    pub constants: Vec<u8>,
 }
 
 /// An instruction that no function has.
@@ -165,6 +184,7 @@ pub enum ImageError {
 }
 
 /// The first forbidden instruction in `code`, at any offset.
+#[inline]
 pub fn forbidden(code: &[u8]) -> Option<(usize, Forbidden)> {
     code.windows(2).enumerate().find_map(|(at, pair)| {
         let third = code.get(at + 2).copied();
@@ -198,6 +218,9 @@ impl Image {
         size("constants", self.constants.len(), PART_BYTES)?;
         size("data", self.data.len().saturating_add(self.zeros as usize), DATA_BYTES)?;
         size("bindings", self.bindings.len(), BINDINGS as u32)?;
+        if self.compact {
+            size("a compact image", self.found_at() as usize + self.data.len(), COMPACT_BYTES)?;
+        }
         if self.entry as usize >= self.code.len() {
             let (what, part) = ("an entry", "code");
             return Err(ImageError::Outside { what, address: self.entry, part });
@@ -207,7 +230,7 @@ impl Image {
             let fits = |begin: u32, bytes: usize| {
                 *word >= begin && (*word - begin) as usize + 8 <= bytes && *word >= free
             };
-            if !fits(CONSTANTS, self.constants.len()) && !fits(DATA, self.data.len()) {
+            if !fits(self.constants_at(), self.constants.len()) && !fits(DATA, self.data.len()) {
                 let (what, part) = ("a binding", "constants and data, or out of order");
                 return Err(ImageError::Outside { what, address: *word, part });
             }
@@ -219,7 +242,12 @@ impl Image {
                 return Err(ImageError::Outside { what, address: *address, part });
             }
         }
-        match forbidden(&self.code) {
+        // Places are pages: what does not depend on them is the same here.
+        let found = match self.compact {
+            true => forbidden(&self.bound(0, 0).code),
+            false => forbidden(&self.code),
+        };
+        match found {
             Some((offset, instruction)) => {
                 Err(ImageError::Forbidden { instruction, offset: offset as u32 })
             }
@@ -232,8 +260,53 @@ impl Image {
         let within =
             |begin: u32, bytes: usize| address >= begin && (address - begin) as usize <= bytes;
         within(0, self.code.len())
-            || within(CONSTANTS, self.constants.len())
+            || within(self.constants_at(), self.constants.len())
             || within(DATA, self.data.len() + self.zeros as usize)
+    }
+
+    /// Where its constants are, from its begin.
+    pub fn constants_at(&self) -> u32 {
+        if self.compact { self.code.len() as u32 } else { CONSTANTS }
+    }
+
+    /// Where its data are as the function finds them, from its begin.
+    pub fn found_at(&self) -> u32 {
+        let constants = self.constants_at() as usize + self.constants.len();
+        constants.next_multiple_of(GRAIN) as u32
+    }
+
+    /// Its bytes where it begins at `base` and the runtime's calls at `calls`. The image is checked.
+    pub fn bound(&self, base: u64, calls: u64) -> Bound {
+        let (mut code, mut constants) = (self.code.clone(), Vec::new());
+        let behind = if self.compact { &mut code } else { &mut constants };
+        behind.extend_from_slice(&self.constants);
+        let begin = if self.compact { 0 } else { CONSTANTS };
+        behind.resize((self.found_at() - begin) as usize, 0);
+        behind.extend_from_slice(&self.data);
+        for Binding { word, target } in &self.bindings {
+            let address = match target {
+                Target::Here(address) => base + u64::from(*address),
+                Target::Call(call) => calls + 16 * *call as u64,
+            };
+            let at = (self.in_file(*word) - begin) as usize;
+            behind[at..at + 8].copy_from_slice(&address.to_le_bytes());
+        }
+        Bound { code, constants }
+    }
+
+    /// Where a binding's word is in the image's memory, from the image's begin.
+    fn in_file(&self, word: u32) -> u32 {
+        word.checked_sub(DATA).map_or(word, |at| self.found_at() + at)
+    }
+
+    /// Whether the bytes around the bindings of a compact image have a forbidden instruction at this place.
+    pub fn is_forbidden_here(&self, bound: &Bound) -> bool {
+        self.compact
+            && self.bindings.iter().any(|binding| {
+                let at = self.in_file(binding.word) as usize;
+                let end = bound.code.len().min(at + 10);
+                forbidden(&bound.code[at.saturating_sub(2)..end]).is_some()
+            })
     }
 
     /// Whether the image has a binding to this call.
@@ -250,6 +323,7 @@ impl Image {
             self.zeros,
             self.entry,
             self.bindings.len() as u32,
+            self.compact.into(),
         ];
         let mut packed = MAGIC.to_vec();
         packed.extend(lengths.iter().flat_map(|length| length.to_le_bytes()));
@@ -271,12 +345,22 @@ impl Image {
     /// # Errors
     /// [`ImageError`] with the first thing that is wrong.
     pub fn unpack(packed: &[u8]) -> Result<Self, ImageError> {
+        let image = Self::unpack_checked(packed)?;
+        image.check()?;
+        Ok(image)
+    }
+
+    /// The same of one that was checked before it was packed.
+    pub(crate) fn unpack_checked(packed: &[u8]) -> Result<Self, ImageError> {
         let mut rest = packed.strip_prefix(&MAGIC).ok_or(ImageError::Packed("it has no mark"))?;
-        let mut lengths = [0; 6];
+        let mut lengths = [0; 7];
         for length in &mut lengths {
             *length = word(&mut rest)?;
         }
-        let [code, constants, data, zeros, entry, bindings] = lengths;
+        let [code, constants, data, zeros, entry, bindings, compact] = lengths;
+        if compact > 1 {
+            return Err(ImageError::Packed("it is neither compact nor not"));
+        }
         let mut part = |name, bytes: u32, most: u32| {
             if bytes > most {
                 let (bytes, most) = (bytes.into(), most.into());
@@ -305,9 +389,8 @@ impl Image {
             };
             bound.push(Binding { word, target });
         }
-        let image = Self { code, constants, data, zeros, entry, bindings: bound };
-        image.check()?;
-        Ok(image)
+        let compact = compact == 1;
+        Ok(Self { code, constants, data, zeros, entry, bindings: bound, compact })
     }
 }
 
@@ -339,14 +422,108 @@ mod tests {
                 Binding { word: CONSTANTS + 8, target: Target::Call(Call::Leave) },
                 Binding { word: DATA + 8, target: Target::Here(DATA + 116) },
             ],
+            compact: false,
         }
+    }
+
+    /// The same on one page.
+    fn compact() -> Image {
+        let mut image = Image { compact: true, ..small() };
+        for binding in &mut image.bindings[..2] {
+            binding.word = binding.word - CONSTANTS + 40;
+        }
+        image
     }
 
     #[test]
     fn an_image_is_what_it_was_when_it_is_unpacked() {
-        let image = small();
-        assert_eq!(Image::unpack(&image.pack()), Ok(image.clone()));
-        assert!(image.calls(Call::Leave) && !image.calls(Call::Service));
+        for image in [small(), compact()] {
+            assert_eq!(Image::unpack(&image.pack()), Ok(image.clone()));
+            assert!(image.calls(Call::Leave) && !image.calls(Call::Service));
+        }
+        let mut packed = small().pack();
+        packed[8 + 24] = 2;
+        let why = Image::unpack(&packed).unwrap_err().to_string();
+        assert!(why.contains("neither compact nor not"), "{why}");
+    }
+
+    #[test]
+    fn an_image_is_bound_to_its_place() {
+        let (base, calls) = (0x1234_5600_0000, 0x4000_0000_7000);
+        let words = |bytes: &[u8], at: &[usize]| -> Vec<u64> {
+            let word = |at: &usize| u64::from_le_bytes(bytes[*at..*at + 8].try_into().unwrap());
+            at.iter().map(word).collect()
+        };
+        let apart = small().bound(base, calls);
+        let wanted = [base + 8, calls, base + u64::from(DATA) + 116];
+        assert_eq!(apart.code, [0xc3; 40]);
+        assert_eq!(apart.constants.len(), 32 + 16);
+        assert_eq!(words(&apart.constants, &[0, 8, 40]), wanted);
+        let together = compact().bound(base, calls);
+        // Data begin at a multiple of 16.
+        assert_eq!((together.code.len(), together.constants.len()), (80 + 16, 0));
+        assert_eq!(words(&together.code, &[40, 48, 88]), wanted);
+        assert_eq!((compact().constants_at(), compact().found_at()), (40, 80));
+    }
+
+    /// What is behind the code of a compact image is looked through as code is.
+    #[test]
+    fn a_compact_image_has_no_forbidden_bytes_in_constants_or_data() {
+        let refused = |change: &dyn Fn(&mut Image)| {
+            let mut image = compact();
+            change(&mut image);
+            image.check().unwrap_err().to_string()
+        };
+        assert_eq!(compact().check(), Ok(()));
+        for (change, at) in [
+            (
+                &(|i: &mut Image| i.constants[20..22].copy_from_slice(&[0x0f, 0x05]))
+                    as &dyn Fn(&mut Image),
+                "0x3c",
+            ),
+            (&|i| i.data[3..5].copy_from_slice(&[0x0f, 0x34]), "0x53"),
+            // The last byte of the code and the first of the address behind it.
+            (
+                &|i| {
+                    i.code[39] = 0x0f;
+                    i.bindings[0].target = Target::Here(5);
+                },
+                "0x27",
+            ),
+            // A word's last byte and the constant behind it.
+            (
+                &|i| {
+                    i.constants[15] = 0x0f;
+                    i.bindings.remove(1);
+                    i.constants[16] = 0x05;
+                },
+                "0x37",
+            ),
+        ] {
+            let why = refused(change);
+            assert!(why.ends_with(&format!("at {at}")), "{why}");
+        }
+        let why = refused(&|i| i.code = vec![0xc3; 4096]);
+        assert!(why.contains("bytes of a compact image; the most is 4080"), "{why}");
+        // Of the same image with constants apart, none of it is executable.
+        let mut apart = small();
+        apart.constants[20..22].copy_from_slice(&[0x0f, 0x05]);
+        assert_eq!(apart.check(), Ok(()));
+    }
+
+    /// An address that makes a forbidden instruction does so at one place and not at another.
+    #[test]
+    fn forbidden_bytes_of_an_address_are_found_at_their_place() {
+        let image = compact();
+        let is_bad = |base| image.is_forbidden_here(&image.bound(base, 0x7000));
+        let base = 0x1000_0000_0000;
+        for bad in [0x05_0f00_0000, 0x340f_0000, 0x0080_cd00_0000] {
+            assert!(is_bad(base + bad), "{bad:x}");
+        }
+        assert!(!is_bad(base) && !is_bad(base + 0x1000));
+        let whole = image.bound(base + 0x340f_0000, 0x7000);
+        assert_eq!(forbidden(&whole.code), Some((42, Forbidden::Sysenter)));
+        assert!(!small().is_forbidden_here(&whole), "constants are not executable");
     }
 
     #[test]

@@ -6,14 +6,13 @@
 //! ```text
 //! images                    the clock's page, instead of plot 0   a file of its own             r--
 //! images + n * BLOCK_SPAN   code of the plots of block n   file: n * BLOCK_BYTES              r-x
-//!        + CONSTANTS        their constants                file: n * BLOCK_BYTES + CONSTANTS  r--
+//!        + CONSTANTS        constants that are apart       file: n * BLOCK_BYTES + CONSTANTS  r--
 //!        + DATA             their data                     no file, each worker's own         rw-
 //! calls                     the runtime's calls                                               r-x
 //! cells + n * CELL_BYTES    cell n: header, log, heap; a gap; stack                           rw-
 //! ```
 //!
-//! A plot is [`PLOT`] bytes of each part; an image has as many in a row as its longest part needs, all in
-//! one block.
+//! A plot is a page of each part; an image has as many in a row as its longest part needs, all in one block.
 
 use partywall_fn::cell::{CELL_BYTES, HEAP, STACK_TOP};
 use serde::{Deserialize, Serialize};
@@ -21,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::image::{CONSTANTS, DATA};
 
 /// The bytes of a plot.
-pub const PLOT: u64 = 64 << 10;
+pub const PLOT: u64 = PAGE;
 /// The plots of a block.
 pub const BLOCK: u64 = CONSTANTS as u64 / PLOT;
 /// The bytes of a block in the images' memory.

@@ -9,6 +9,7 @@
 //! verifier, protection keys, the worker's filter of system calls and its process are there for what the
 //! language lets through.
 
+mod archive;
 pub mod builder;
 pub mod clock;
 pub mod crates;

@@ -336,15 +336,15 @@ impl Runtime {
     /// one ([`OwnerHandle::number`]).
     ///
     /// # Errors
-    /// The thread has ended.
+    /// The thread has ended; within, why there is no room for its image.
     pub fn register(
         &self,
         owner: &OwnerHandle,
         mut registration: Registration,
-    ) -> Result<Callee, Ended> {
+    ) -> Result<io::Result<Callee>, Ended> {
         registration.owner = owner.number();
-        let id = self.change(|dispatcher| dispatcher.register(registration))?;
-        Ok(Callee { id, owner: owner.0.clone() })
+        let registered = self.change(|dispatcher| Ok(dispatcher.register(registration)))?;
+        Ok(registered.map(|id| Callee { id, owner: owner.0.clone() }))
     }
 
     /// Removes a function; its calls go on.

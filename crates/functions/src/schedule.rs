@@ -110,19 +110,63 @@ impl<T> State<T> {
     }
 }
 
+/// The owners with a call that may begin, by their virtual times. The first one is beside the tree: as long as
+/// it stays the first, which an owner alone does, nothing of the tree changes.
+#[derive(Debug, Default)]
+struct Ready {
+    first: Option<Place>,
+    others: BTreeSet<Place>,
+}
+
+/// An owner's virtual time, and the owner.
+type Place = (u64, Owner);
+
+impl Ready {
+    fn add(&mut self, place: Place) {
+        match self.first {
+            Some(first) if first < place => {
+                self.others.insert(place);
+            }
+            first => {
+                self.others.extend(first);
+                self.first = Some(place);
+            }
+        }
+    }
+
+    fn remove(&mut self, place: Place) {
+        if self.first == Some(place) {
+            self.first = self.others.pop_first();
+        } else {
+            self.others.remove(&place);
+        }
+    }
+
+    /// An owner's virtual time is another one.
+    #[inline]
+    fn change(&mut self, before: Place, after: Place) {
+        let is_first = self.others.first().is_none_or(|next| after < *next);
+        if self.first == Some(before) && is_first {
+            self.first = Some(after);
+        } else {
+            self.remove(before);
+            self.add(after);
+        }
+    }
+}
+
 /// The queues of all owners.
 #[derive(Debug)]
 pub struct Schedule<T> {
     owners: Vec<State<T>>,
-    /// The owners with a call that may begin, by their virtual times.
-    ready: BTreeSet<(u64, Owner)>,
+    ready: Ready,
     /// The virtual time of the owner that was served last, without what it had not had yet.
     now: u64,
 }
 
 impl<T> Default for Schedule<T> {
     fn default() -> Self {
-        Self { owners: Vec::new(), ready: BTreeSet::new(), now: 0 }
+        Self { owners: Vec::new(), ready: Ready::default(), now: 0 }
     }
 }
 
@@ -179,7 +223,7 @@ impl<T> Schedule<T> {
 
     /// The call that is the first in order.
     pub fn first(&self) -> Option<&T> {
-        let (_, owner) = self.ready.first()?;
+        let (_, owner) = self.ready.first?;
         self.owners[owner.0 as usize].queue.front()
     }
 
@@ -195,8 +239,8 @@ impl<T> Schedule<T> {
             let call = owners[owner.0 as usize].queue.front()?;
             Some((virtual_time, owner, place(call, virtual_time)?))
         };
-        let found = look(self.ready.first()?);
-        let later = || self.ready.iter().take(LOOKED_AT).skip(1).find_map(look);
+        let found = look(self.ready.first.as_ref()?);
+        let later = || self.ready.others.iter().take(LOOKED_AT).find_map(look);
         let (virtual_time, owner, place) = found.or_else(later)?;
         let charged = self.owners[owner.0 as usize].charged;
         self.now = self.now.max(virtual_time.saturating_sub(charged));
@@ -237,9 +281,11 @@ impl<T> Schedule<T> {
         let before = state.is_ready().then_some((state.virtual_time, owner));
         let done = change(state);
         let after = state.is_ready().then_some((state.virtual_time, owner));
-        if before != after {
-            before.map(|before| self.ready.remove(&before));
-            self.ready.extend(after);
+        match (before, after) {
+            (Some(before), Some(after)) if before != after => self.ready.change(before, after),
+            (Some(before), None) => self.ready.remove(before),
+            (None, Some(after)) => self.ready.add(after),
+            _ => {}
         }
         done
     }
@@ -384,6 +430,37 @@ mod tests {
     }
 
     proptest::proptest! {
+        /// The order is that of one tree, whatever is done.
+        #[test]
+        fn owners_are_in_the_order_of_their_times(steps: Vec<(u8, u8)>) {
+            let (mut ready, mut tree) = (Ready::default(), BTreeSet::new());
+            let mut times = [None; 6];
+            for (of, time) in steps {
+                let at = usize::from(of) % times.len();
+                let place = |time: u8| (u64::from(time), Owner(at as u32));
+                match (times[at], of & 0x80 == 0) {
+                    (Some(before), true) => {
+                        ready.change(place(before), place(time));
+                        tree.remove(&place(before));
+                        tree.insert(place(time));
+                        times[at] = Some(time);
+                    }
+                    (Some(before), false) => {
+                        ready.remove(place(before));
+                        tree.remove(&place(before));
+                        times[at] = None;
+                    }
+                    (None, _) => {
+                        ready.add(place(time));
+                        tree.insert(place(time));
+                        times[at] = Some(time);
+                    }
+                }
+                let all: Vec<_> = ready.first.iter().chain(&ready.others).copied().collect();
+                assert_eq!(all, tree.iter().copied().collect::<Vec<_>>());
+            }
+        }
+
         /// Nothing is lost or comes twice, and an owner's calls come in order, whatever is done.
         #[test]
         fn calls_come_once_and_in_their_owners_order(steps: Vec<(u8, u8, u16)>) {

@@ -13,8 +13,13 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
-use crate::image::{Binding, CONSTANTS, DATA, GUARD, Image, Target};
+use crate::image::{Bound, CONSTANTS, DATA, GUARD, Image, forbidden};
 use crate::layout::{BLOCK, BLOCK_BYTES, Layout, PAGE, PLOT, in_file};
+
+/// Plots whose addresses have the same upper bytes: none of them is used where those are forbidden together.
+const RANGE: u32 = (1 << 24) / PLOT as u32;
+/// The places at which a compact image is tried: more than have three bytes of their address in common.
+const PLACES: usize = 64;
 
 /// The images' memory.
 #[derive(Debug)]
@@ -23,7 +28,7 @@ pub struct Store {
     clock: Arc<OwnedFd>,
     layout: Layout,
     blocks: u64,
-    /// Free layout, as first one and count; neighbours are one.
+    /// Free plots, as first one and count; neighbours are one.
     free: BTreeMap<u32, u32>,
 }
 
@@ -96,13 +101,20 @@ impl Store {
     fn with(layout: Layout, blocks: u64, clock: Arc<OwnedFd>) -> io::Result<Self> {
         let file = rustix::fs::memfd_create("partywall-images", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, blocks * BLOCK_BYTES)?;
-        let count = BLOCK as u32;
-        let mut free: BTreeMap<_, _> =
-            (0..blocks as u32).map(|block| (block * count, count)).collect();
+        let mut store = Self { file, clock, layout, blocks, free: BTreeMap::new() };
         // The clock is where the first plot would be.
-        free.remove(&0);
-        free.insert(1, count - 1);
-        Ok(Self { file, clock, layout, blocks, free })
+        let ranges = (0..blocks * BLOCK).step_by(RANGE as usize);
+        for (first, is_clocks) in ranges.map(|first| (first as u32, first == 0)) {
+            let address = layout.image(first);
+            if [address, address + u64::from(DATA)]
+                .iter()
+                .all(|a| forbidden(&a.to_le_bytes()).is_none())
+            {
+                let taken = u32::from(is_clocks);
+                store.give(first + taken, RANGE - taken);
+            }
+        }
+        Ok(store)
     }
 
     /// How many blocks there are.
@@ -127,37 +139,65 @@ impl Store {
 
     /// The bytes of the pages that an image has when it is in.
     pub fn bytes(image: &Image) -> u64 {
-        let code = image.code.len() as u64 + u64::from(GUARD);
-        let constants = image.constants.len().next_multiple_of(16) + image.data.len();
-        code.next_multiple_of(PAGE) + (constants as u64).next_multiple_of(PAGE)
+        let guard = u64::from(GUARD);
+        let found = u64::from(image.found_at()) + image.data.len() as u64;
+        if image.compact {
+            return (found + guard).next_multiple_of(PAGE);
+        }
+        let code = (image.code.len() as u64 + guard).next_multiple_of(PAGE);
+        code + (found - u64::from(CONSTANTS)).next_multiple_of(PAGE)
     }
 
     /// Puts an image in, bound to its plots; none if there is no room.
     ///
     /// # Errors
-    /// The kernel's, when there is no memory.
+    /// The kernel's, when there is no memory; [`io::ErrorKind::InvalidData`] when addresses of the image make
+    /// forbidden instructions wherever it was tried.
     pub fn put(&mut self, image: &Image) -> io::Result<Option<Loaded>> {
         let data = image.data.len() + image.zeros as usize;
         let longest =
             (image.code.len() + GUARD as usize).max(image.constants.len()).max(data) as u64;
         let count = longest.div_ceil(PLOT) as u32;
-        let Some((&plot, &free)) = self.free.iter().find(|(_, free)| **free >= count) else {
-            return Ok(None);
+        let mut bad = Vec::new();
+        let found = loop {
+            let Some(plot) = self.reserve(count) else { break None };
+            let mut bound = image.bound(self.layout.image(plot), self.layout.calls);
+            if !image.is_forbidden_here(&bound) {
+                const BREAKPOINT: u8 = 0xcc;
+                let code = bound.code.len() + GUARD as usize;
+                bound.code.resize(code.next_multiple_of(PAGE as usize), BREAKPOINT);
+                break Some((plot, bound));
+            }
+            bad.push(plot);
+            if bad.len() == PLACES {
+                break None;
+            }
         };
-        self.free.remove(&plot);
-        if free > count {
-            self.free.insert(plot + count, free - count);
-        }
-        let (code, constants) = self.bound(image, plot);
+        let is_bad = bad.len() == PLACES;
+        bad.into_iter().for_each(|plot| self.give(plot, count));
+        let Some((plot, Bound { code, constants })) = found else {
+            let why = "its addresses have the bytes of instructions that no function has";
+            return if is_bad {
+                Err(io::Error::new(io::ErrorKind::InvalidData, why))
+            } else {
+                Ok(None)
+            };
+        };
         let at = in_file(plot);
         let written = write(self.file.as_fd(), at, &code)
             .and_then(|()| write(self.file.as_fd(), at + u64::from(CONSTANTS), &constants));
+        let base = self.layout.image(plot);
         let loaded = Loaded {
             plot,
             count,
-            entry: self.layout.image(plot) + u64::from(image.entry),
+            entry: base + u64::from(image.entry),
             bytes: Self::bytes(image),
-            data: (data != 0).then(|| self.data(image, plot)),
+            data: (data != 0).then(|| Data {
+                at: base + u64::from(DATA),
+                from: base + u64::from(image.found_at()),
+                bytes: image.data.len() as u32,
+                zeros: image.zeros,
+            }),
         };
         match written {
             Ok(()) => Ok(Some(loaded)),
@@ -166,6 +206,16 @@ impl Store {
                 Err(why)
             }
         }
+    }
+
+    /// So many plots in a row that nobody has; the first one.
+    fn reserve(&mut self, count: u32) -> Option<u32> {
+        let (&plot, &free) = self.free.iter().find(|(_, free)| **free >= count)?;
+        self.free.remove(&plot);
+        if free > count {
+            self.free.insert(plot + count, free - count);
+        }
+        Some(plot)
     }
 
     /// Takes an image out. No worker may enter it any more.
@@ -179,6 +229,12 @@ impl Store {
         for part in [0, u64::from(CONSTANTS)] {
             rustix::fs::fallocate(&self.file, flags, in_file(plot) + part, bytes)?;
         }
+        self.give(plot, count);
+        Ok(())
+    }
+
+    /// Gives plots back.
+    fn give(&mut self, plot: u32, count: u32) {
         let (mut first, mut all) = (plot, count);
         if let Some((&before, &free)) = self.free.range(..plot).next_back()
             && before + free == plot
@@ -194,42 +250,6 @@ impl Store {
             all += free;
         }
         self.free.insert(first, all);
-        Ok(())
-    }
-
-    fn data(&self, image: &Image, plot: u32) -> Data {
-        let base = self.layout.image(plot);
-        Data {
-            at: base + u64::from(DATA),
-            from: base + u64::from(CONSTANTS) + image.constants.len().next_multiple_of(16) as u64,
-            bytes: image.data.len() as u32,
-            zeros: image.zeros,
-        }
-    }
-
-    /// The code with its guard, and the constants with their addresses, behind which data are as the function
-    /// finds them.
-    fn bound(&self, image: &Image, plot: u32) -> (Vec<u8>, Vec<u8>) {
-        const BREAKPOINT: u8 = 0xcc;
-        let base = self.layout.image(plot);
-        let mut code = image.code.clone();
-        code.resize((code.len() + GUARD as usize).next_multiple_of(PAGE as usize), BREAKPOINT);
-        let mut constants = image.constants.clone();
-        constants.resize(constants.len().next_multiple_of(16), 0);
-        let data = constants.len();
-        constants.extend_from_slice(&image.data);
-        for Binding { word, target } in &image.bindings {
-            let address = match target {
-                Target::Here(address) => base + u64::from(*address),
-                Target::Call(call) => self.layout.calls + 16 * *call as u64,
-            };
-            let at = match word.checked_sub(DATA) {
-                Some(at) => data + at as usize,
-                None => (*word - CONSTANTS) as usize,
-            };
-            constants[at..at + 8].copy_from_slice(&address.to_le_bytes());
-        }
-        (code, constants)
     }
 }
 
@@ -239,4 +259,64 @@ fn write(file: BorrowedFd<'_>, mut at: u64, mut bytes: &[u8]) -> io::Result<()> 
         (at, bytes) = (at + written as u64, &bytes[written..]);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{Binding, Target};
+
+    fn store(images: u64) -> Store {
+        Store::new(Layout { images, calls: 0x4000_7fff_f000, cells: 0x4000_8000_0000 }, 1).unwrap()
+    }
+
+    /// Its constant is an address that ends in F08.
+    fn compact() -> Image {
+        Image {
+            code: vec![0xc3; 0xf10],
+            constants: vec![0; 16],
+            bindings: vec![Binding { word: 0xf10, target: Target::Here(0xf08) }],
+            compact: true,
+            ..Image::default()
+        }
+    }
+
+    #[test]
+    fn a_place_where_an_address_is_forbidden_is_not_used() {
+        let (mut store, image) = (store(0x2000_0000_0000), compact());
+        image.check().unwrap();
+        let loaded: Vec<_> = (0..0x52).map(|_| store.put(&image).unwrap().unwrap()).collect();
+        // 0F 05 are in the middle of 0x2000_0005_0F08.
+        let plots: Vec<_> = loaded.iter().map(|loaded| loaded.plot).collect();
+        let wanted: Vec<_> = (1..=0x53).filter(|plot| *plot != 0x50).collect();
+        assert_eq!(plots, wanted);
+        assert!(loaded.iter().all(|loaded| loaded.bytes == PAGE));
+        for loaded in &loaded {
+            store.take(loaded).unwrap();
+        }
+        assert_eq!(store.free.first_key_value(), Some((&1, &(BLOCK as u32 - 1))));
+    }
+
+    #[test]
+    fn plots_whose_upper_bytes_are_forbidden_are_nobodys() {
+        let mut store = store(0x2005_0000_0000);
+        // 0F and 05 are bytes 3 and 4 of all addresses from 0x2005_0F00_0000 on.
+        let ranges = [(1, 0xefff), (0x1_0000, BLOCK as u32 - 0x1_0000)];
+        assert_eq!(store.free, BTreeMap::from(ranges));
+        let whole = Image { code: vec![0xc3; 4 << 20], ..Image::default() };
+        let loaded = store.put(&whole).unwrap().unwrap();
+        assert_eq!((loaded.plot, loaded.count), (1, 1025));
+    }
+
+    #[test]
+    fn an_image_that_no_place_is_right_for_is_refused_with_the_reason() {
+        let mut store = store(0x2000_0000_0000);
+        // The address of a call of the runtime is the same everywhere.
+        store.layout.calls = 0x4000_050f_0000;
+        let mut image = compact();
+        image.bindings[0].target = Target::Call(crate::image::Call::Leave);
+        let why = store.put(&image).unwrap_err().to_string();
+        assert!(why.contains("bytes of instructions that no function has"), "{why}");
+        assert_eq!(store.free.first_key_value(), Some((&1, &(BLOCK as u32 - 1))));
+    }
 }

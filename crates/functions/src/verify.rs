@@ -1,7 +1,8 @@
 //! The object that the builder's linker has made, taken to an [`Image`].
 //!
 //! The linker's script has four parts at fixed addresses: code, constants, data, and what the linker itself
-//! needs (dynamic entries, symbols, relocations), which is read here and goes no further. What an object can
+//! needs (dynamic entries, symbols, relocations), which is read here and goes no further. Constants may be right
+//! behind the code instead: then the image is compact. What an object can
 //! have besides is refused, not left out: a library that it needs, constructors, thread-local data, indirect
 //! functions, relocations in code, symbols that are not the runtime's calls.
 //!
@@ -13,7 +14,8 @@ use object::elf;
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _, Rela as _, Sym as _};
 
 use crate::image::{
-    Binding, CONSTANTS, Call, DATA, DATA_BYTES, Image, ImageError, PART_BYTES, Target,
+    Binding, COMPACT_BYTES, CONSTANTS, Call, DATA, DATA_BYTES, Image, ImageError, PART_BYTES,
+    Target,
 };
 
 type Header = elf::FileHeader64<LittleEndian>;
@@ -189,8 +191,11 @@ fn read(file: &[u8]) -> Result<Image, VerifyError> {
     let entry = u32::try_from(header.e_entry(E)).unwrap_or(u32::MAX);
     let [code, constants, data, _] = parts;
     let zeros = (data.end - data.bytes.len()) as u32;
-    let (code, constants, data) = (code.whole(), constants.whole(), data.bytes);
-    Ok(Image { code, constants, data, zeros, entry, bindings })
+    let compact = constants.begin != CONSTANTS;
+    let behind = if compact { constants.begin as usize } else { code.end };
+    let (mut code, constants, data) = (code.whole(), constants.whole(), data.bytes);
+    code.resize(behind, 0);
+    Ok(Image { code, constants, data, zeros, entry, bindings, compact })
 }
 
 fn load(parts: &mut [Part; 4], segment: &Segment, data: &[u8]) -> Result<(), &'static str> {
@@ -200,6 +205,14 @@ fn load(parts: &mut [Part; 4], segment: &Segment, data: &[u8]) -> Result<(), &'s
         return Err("is writable and executable");
     }
     let address = segment.p_vaddr(E);
+    let is_behind = address < u64::from(CONSTANTS) && parts[0].end > 0 && parts[1].end == 0;
+    if is_behind && !write && !execute {
+        // Constants behind the code: the image is compact.
+        if address < parts[0].end as u64 {
+            return Err("overlaps the one before it, or comes out of order");
+        }
+        parts[1] = Part::new(address as u32, COMPACT_BYTES);
+    }
     let at = parts.iter().rposition(|part| address >= u64::from(part.begin)).unwrap_or(0);
     match at {
         0 if write || !execute => return Err("is no code, but lies where code does"),
@@ -276,7 +289,7 @@ fn bindings(dynamic: &[Entry], parts: &[Part; 4]) -> Result<Vec<Binding>, Verify
         let at = relocation.r_offset(E);
         let bad = |why: String| VerifyError::Relocation { at, why };
         let word = u32::try_from(at).map_err(|_| bad("is nowhere in an image".into()))?;
-        if word < CONSTANTS {
+        if word < parts[1].begin {
             return Err(bad("is in code".into()));
         }
         let kind = relocation.r_type(E, false);

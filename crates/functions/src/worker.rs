@@ -73,8 +73,12 @@ impl Worker {
             let ring = self.ring;
             let slot = ring.slot(number);
             let submission = self.wait(&slot.submission, number);
+            let next = following(number);
+            if let Some(ahead) = ring.slot(next).submission.submission(next) {
+                fetch(ahead.entry);
+            }
             self.carry_out(number, &submission, &slot.completion);
-            number = following(number);
+            number = next;
         }
     }
 
@@ -346,6 +350,18 @@ impl Worker {
         let stack = (cell.stack_top() - LIGHT_STACK) as *mut u8;
         // SAFETY: as above.
         unsafe { ptr::write_bytes(stack, 0, LIGHT_STACK as usize) };
+    }
+}
+
+/// Has the processor fetch the code of the function that comes next, while another one runs: of thousands of
+/// functions, most have left its caches since their last call.
+#[inline]
+fn fetch(entry: u64) {
+    const LINES: u64 = 8;
+    for line in 0..LINES {
+        let at = (entry + 64 * line) as *const i8;
+        // SAFETY: a hint, which faults nowhere.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at) };
     }
 }
 

@@ -90,6 +90,7 @@ impl Test {
             recycle: u32::MAX,
             processes: 1,
             isolation: Wanted::Prefer,
+            archive: std::env::temp_dir(),
         };
         let settings = Settings { cpu: None, blocks: 1, workers };
         let runtime = Runtime::start(settings, Box::new(NoServices))?;
@@ -106,7 +107,7 @@ impl Test {
                 share: Share::All,
                 strikes: 1,
             },
-        )?;
+        )??;
         let (done, is_done) = channel();
         runtime.call(&callee, request, None, move |finished| {
             // The command waits for it.

@@ -132,6 +132,7 @@ impl Serve {
             recycle: RECYCLE,
             processes: self.processes.max(places.workers.len()),
             isolation: self.isolation,
+            archive: directory.clone(),
         };
         let settings = Settings {
             directory: directory.clone(),

@@ -2,6 +2,7 @@
 //! The crate around a function: its entry, its heap, its panics, and what compilers take for granted.
 #![no_std]
 
+use core::arch::naked_asm;
 use core::panic::PanicInfo;
 
 #[global_allocator]
@@ -18,116 +19,166 @@ unsafe extern "C" fn partywall_entry() {
     unsafe { partywall_fn::rt::run(function::partywall_handle) }
 }
 
-// The compiler calls these by name. Short ones are loops over words, long ones the processor's own.
+// The compiler calls these by name. They are assembly for their size: every image has them. Up to 64 bytes
+// they are loops over words, beyond that the processor's own.
 
-const SHORT: usize = 64;
-
+/// `memcpy(3)`
 #[unsafe(no_mangle)]
+#[unsafe(naked)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
-    if bytes > SHORT {
-        // SAFETY: by the contract of memcpy(3).
-        unsafe {
-            core::arch::asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") to => _,
-                inout("rsi") from => _, options(nostack, preserves_flags));
-        }
-        return to;
-    }
-    let mut at = 0;
-    while at + 8 <= bytes {
-        // SAFETY: within both, by the contract.
-        unsafe {
-            to.add(at).cast::<u64>().write_unaligned(from.add(at).cast::<u64>().read_unaligned());
-        }
-        at += 8;
-    }
-    while at < bytes {
-        // SAFETY: as above; volatile, so that this does not become a call of itself.
-        unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) };
-        at += 1;
-    }
-    to
+    naked_asm!(
+        "mov rax, rdi",
+        "mov rcx, rdx",
+        "cmp rdx, 64",
+        "ja 5f",
+        "2:",
+        "sub rcx, 8",
+        "jb 3f",
+        "mov r8, [rsi]",
+        "mov [rdi], r8",
+        "add rsi, 8",
+        "add rdi, 8",
+        "jmp 2b",
+        "3:",
+        "add rcx, 8",
+        "jz 6f",
+        "4:",
+        "mov r8b, [rsi]",
+        "mov [rdi], r8b",
+        "inc rsi",
+        "inc rdi",
+        "dec rcx",
+        "jnz 4b",
+        "ret",
+        "5:",
+        "rep movsb",
+        "6:",
+        "ret",
+    )
 }
 
+/// `memmove(3)`: upwards, what is read is not written before, unless the target begins in the source.
 #[unsafe(no_mangle)]
+#[unsafe(naked)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
-    if (to as usize).wrapping_sub(from as usize) >= bytes {
-        // SAFETY: copied upwards, what is read is not written before.
-        return unsafe { memcpy(to, from, bytes) };
-    }
-    let mut at = bytes;
-    while at >= 8 {
-        at -= 8;
-        // SAFETY: within both, by the contract.
-        unsafe {
-            to.add(at).cast::<u64>().write_unaligned(from.add(at).cast::<u64>().read_unaligned());
-        }
-    }
-    while at > 0 {
-        at -= 1;
-        // SAFETY: as above.
-        unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) };
-    }
-    to
+    naked_asm!(
+        "mov rax, rdi",
+        "sub rax, rsi",
+        "cmp rax, rdx",
+        "jae {memcpy}",
+        "mov rax, rdi",
+        "mov rcx, rdx",
+        "2:",
+        "sub rcx, 8",
+        "jb 3f",
+        "mov r8, [rsi + rcx]",
+        "mov [rdi + rcx], r8",
+        "jmp 2b",
+        "3:",
+        "add rcx, 8",
+        "jz 5f",
+        "4:",
+        "mov r8b, [rsi + rcx - 1]",
+        "mov [rdi + rcx - 1], r8b",
+        "dec rcx",
+        "jnz 4b",
+        "5:",
+        "ret",
+        memcpy = sym memcpy,
+    )
 }
 
+/// `memset(3)`
 #[unsafe(no_mangle)]
+#[unsafe(naked)]
 unsafe extern "C" fn memset(to: *mut u8, byte: i32, bytes: usize) -> *mut u8 {
-    let byte = byte as u8;
-    if bytes > SHORT {
-        // SAFETY: by the contract of memset(3).
-        unsafe {
-            core::arch::asm!("rep stosb", inout("rcx") bytes => _, inout("rdi") to => _,
-                in("al") byte, options(nostack, preserves_flags));
-        }
-        return to;
-    }
-    let mut at = 0;
-    while at < bytes {
-        // SAFETY: within it, by the contract.
-        unsafe { to.add(at).write_volatile(byte) };
-        at += 1;
-    }
-    to
+    naked_asm!(
+        "mov r8, rdi",
+        "mov rcx, rdx",
+        "movzx eax, sil",
+        "cmp rdx, 64",
+        "ja 5f",
+        "mov rdx, 0x0101010101010101",
+        "imul rax, rdx",
+        "2:",
+        "sub rcx, 8",
+        "jb 3f",
+        "mov [rdi + rcx], rax",
+        "jmp 2b",
+        "3:",
+        "add rcx, 8",
+        "jz 6f",
+        "4:",
+        "mov [rdi + rcx - 1], al",
+        "dec rcx",
+        "jnz 4b",
+        "jmp 6f",
+        "5:",
+        "rep stosb",
+        "6:",
+        "mov rax, r8",
+        "ret",
+    )
 }
 
+/// `memcmp(3)`
 #[unsafe(no_mangle)]
+#[unsafe(naked)]
 unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, bytes: usize) -> i32 {
-    let mut at = 0;
-    while at + 8 <= bytes {
-        // SAFETY: within both, by the contract.
-        let (x, y) = unsafe {
-            (a.add(at).cast::<u64>().read_unaligned(), b.add(at).cast::<u64>().read_unaligned())
-        };
-        if x != y {
-            return if x.swap_bytes() < y.swap_bytes() { -1 } else { 1 };
-        }
-        at += 8;
-    }
-    while at < bytes {
-        // SAFETY: as above.
-        let (x, y) = unsafe { (a.add(at).read_volatile(), b.add(at).read_volatile()) };
-        if x != y {
-            return i32::from(x) - i32::from(y);
-        }
-        at += 1;
-    }
-    0
+    naked_asm!(
+        "xor ecx, ecx",
+        "2:",
+        "lea r8, [rcx + 8]",
+        "cmp r8, rdx",
+        "ja 4f",
+        "mov rax, [rdi + rcx]",
+        "mov r9, [rsi + rcx]",
+        "cmp rax, r9",
+        "jne 3f",
+        "mov rcx, r8",
+        "jmp 2b",
+        // The first byte that differs is the one that counts.
+        "3:",
+        "bswap rax",
+        "bswap r9",
+        "cmp rax, r9",
+        "sbb eax, eax",
+        "or eax, 1",
+        "ret",
+        "4:",
+        "cmp rcx, rdx",
+        "jae 5f",
+        "movzx eax, byte ptr [rdi + rcx]",
+        "movzx r9d, byte ptr [rsi + rcx]",
+        "inc rcx",
+        "sub eax, r9d",
+        "jz 4b",
+        "ret",
+        "5:",
+        "xor eax, eax",
+        "ret",
+    )
 }
 
+/// `bcmp(3)`: the same.
 #[unsafe(no_mangle)]
+#[unsafe(naked)]
 unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, bytes: usize) -> i32 {
-    // SAFETY: the same contract.
-    unsafe { memcmp(a, b, bytes) }
+    naked_asm!("jmp {memcmp}", memcmp = sym memcmp)
 }
 
+/// `strlen(3)`
 #[unsafe(no_mangle)]
+#[unsafe(naked)]
 unsafe extern "C" fn strlen(text: *const u8) -> usize {
-    let mut at = 0;
-    // SAFETY: up to its zero, by the contract.
-    while unsafe { text.add(at).read_volatile() } != 0 {
-        at += 1;
-    }
-    at
+    naked_asm!(
+        "mov rax, -1",
+        "2:",
+        "inc rax",
+        "cmp byte ptr [rdi + rax], 0",
+        "jne 2b",
+        "ret",
+    )
 }
 
 // Nothing unwinds: a panic leaves. The compiled core names these all the same.

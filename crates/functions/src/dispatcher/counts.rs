@@ -2,7 +2,7 @@
 //!
 //! Times are counted in buckets whose bounds are a quarter of a power of two apart, so that a quantile is at
 //! most a quarter above what it was. When a bucket is full, all are halved: later calls weigh more than early
-//! ones. A function has buckets (640 bytes) once a call of it has ended.
+//! ones. A function has buckets (320 bytes) once a call of it has ended.
 
 use std::time::Duration;
 
@@ -13,13 +13,17 @@ const PARTS: u32 = 4;
 /// All of them: up to 2^40 ns, a quarter of an hour.
 const BUCKETS: usize = 40 * PARTS as usize;
 
-/// Counts of a function's calls.
+/// Counts of a function's calls; those that each call changes come first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Counts {
     /// Calls that have ended, one way or the other.
     pub calls: u64,
     /// Those that ended with a reply.
     pub replies: u64,
+    /// The CPU time of all of them, in nanoseconds.
+    pub cpu_ns: u64,
+    times: Option<Box<[u16; BUCKETS]>>,
     /// Those that ended with the function's own error.
     pub errors: u64,
     /// Those that were stopped for their budget.
@@ -30,9 +34,6 @@ pub struct Counts {
     pub refused: u64,
     /// How often its image was loaded for a call.
     pub cold: u64,
-    /// The CPU time of all of them, in nanoseconds.
-    pub cpu_ns: u64,
-    times: Option<Box<[u32; BUCKETS]>>,
 }
 
 impl Counts {
@@ -60,7 +61,7 @@ impl Counts {
         }
         let times = self.times.get_or_insert_with(|| Box::new([0; BUCKETS]));
         let at = bucket(taken_ns);
-        if times[at] == u32::MAX {
+        if times[at] == u16::MAX {
             times.iter_mut().for_each(|count| *count /= 2);
         }
         times[at] += 1;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::counts::Counts;
 use super::payloads::OWN;
 use super::share::Share;
+use crate::archive::Packed;
 use crate::image::Call as RuntimeCall;
 use crate::schedule::Owner;
 use crate::signed::Signed;
@@ -54,66 +55,73 @@ pub struct Registration {
     pub strikes: u32,
 }
 
+/// A function. Of thousands, most have left the caches since their last call: what each call needs comes first,
+/// on three lines, and what few need behind it.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Function {
     generation: u32,
-    pub(super) name: String,
     pub(super) owner: Owner,
-    pub(super) share: Share,
+    /// Calls that are not over.
+    pub(super) open: u32,
+    /// Calls that run or wait, for which its image stays loaded.
+    pub(super) users: u32,
     /// The number of its group.
     pub(super) group: usize,
-    pub(super) image: Arc<Signed>,
-    pub(super) parameters: Vec<u8>,
     pub(super) budget_ns: u64,
+    /// The bytes that its reply has room for.
+    pub(super) room: usize,
+    pub(super) parameters: Box<[u8]>,
+    pub(super) is_banned: bool,
+    /// Nobody calls it any more; it goes with its last call.
+    pub(super) is_removed: bool,
+    /// It has been called since it was last looked for what to unload.
+    pub(super) is_recent: bool,
+    /// It has cells of its own.
+    pub(super) heavy: bool,
     pub(super) idempotent: bool,
     /// Strikes that ban it, that it has, and good replies since the last one that was taken back.
     pub(super) strikes: [u32; 3],
-    pub(super) is_banned: bool,
     pub(super) loaded: Option<Loaded>,
-    /// It has been called since it was last looked for what to unload.
-    pub(super) is_recent: bool,
-    /// Calls that run or wait, for which its image stays loaded.
-    pub(super) users: u32,
-    /// Calls that are not over.
-    pub(super) open: u32,
-    /// Nobody calls it any more; it goes with its last call.
-    pub(super) is_removed: bool,
     /// What has come of its calls.
     pub(super) counts: Counts,
-    /// It has cells of its own.
-    pub(super) heavy: bool,
-    /// The bytes that its reply has room for.
-    pub(super) room: usize,
+    pub(super) image: Packed,
+    pub(super) share: Share,
+    pub(super) name: String,
 }
 
 impl Function {
     /// One that has been registered.
-    pub(super) fn new(registration: Registration, group: usize, generation: u32) -> Self {
+    pub(super) fn new(
+        registration: Registration,
+        packed: Packed,
+        (group, generation): (usize, u32),
+    ) -> Self {
         let Registration { name, owner, image, parameters, budget, idempotent, share, strikes } =
             registration;
         // Only what has a cell of its own can wait.
         let heavy = image.image().calls(RuntimeCall::Service);
         Self {
             generation,
-            name,
             owner,
-            share,
-            group,
-            image,
-            parameters,
-            budget_ns: budget.as_nanos() as u64,
-            idempotent,
-            strikes: [strikes, 0, 0],
-            is_banned: false,
-            loaded: None,
-            is_recent: false,
-            users: 0,
             open: 0,
-            is_removed: false,
-            counts: Counts::default(),
-            heavy,
+            users: 0,
+            group,
+            budget_ns: budget.as_nanos() as u64,
             // And only it cannot run again when its reply has no room.
             room: if heavy { CALLERS_ROOM } else { OWN as usize },
+            parameters: parameters.into(),
+            is_banned: false,
+            is_removed: false,
+            is_recent: false,
+            heavy,
+            idempotent,
+            strikes: [strikes, 0, 0],
+            loaded: None,
+            counts: Counts::default(),
+            image: packed,
+            share,
+            name,
         }
     }
 

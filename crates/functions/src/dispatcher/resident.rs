@@ -10,7 +10,7 @@ use std::io;
 use super::function::Id;
 use super::group::ALL;
 use super::{Dispatcher, Function};
-use crate::store::{Loaded, Store};
+use crate::store::Loaded;
 
 /// The images that are loaded.
 #[derive(Debug, Default)]
@@ -68,13 +68,14 @@ impl<T> Dispatcher<T> {
 
     #[cold]
     fn bring(&mut self, id: Id) -> io::Result<Loaded> {
-        let image = self.functions[id.at()].image.clone();
-        let wanted = Store::bytes(image.image());
+        let packed = self.functions[id.at()].image;
+        let image = self.archive.read(packed)?;
+        let wanted = u64::from(packed.resident);
         loop {
             let is_room = self.residents.bytes + wanted <= self.workers.resident;
             let group = self.functions[id.at()].group;
             let store = self.seats.groups.store(group);
-            let loaded = if is_room { store.put(image.image()) } else { Ok(None) };
+            let loaded = if is_room { store.put(&image) } else { Ok(None) };
             // Where only plots are missing, others' images have none to give.
             let of = is_room.then_some(group);
             match loaded {
@@ -163,7 +164,7 @@ impl<T> Dispatcher<T> {
         }
         let function = self.functions.remove(id.at());
         self.seats.groups.leave(function.group);
-        Ok(())
+        self.archive.take(function.image)
     }
 
     /// A call has no use for its function's image any more, for now.

@@ -18,10 +18,13 @@ const TEXT: &str = "use core::sync::atomic::{AtomicU32, Ordering};\n\
     let f = TABLE[r.body().len() % 2];\n\
     Ok(vec![f(n) as u8, partywall_fn::random::number() as u8]) }";
 
-static OBJECT: LazyLock<Vec<u8>> = LazyLock::new(|| {
+static OBJECT: LazyLock<Vec<u8>> = LazyLock::new(|| object(true));
+static COMPACT: LazyLock<Vec<u8>> = LazyLock::new(|| object(false));
+
+fn object(apart: bool) -> Vec<u8> {
     let files = [File { path: "main.rs".into(), text: TEXT.into() }];
-    BUILDER.object_for_tests(&files).unwrap()
-});
+    BUILDER.object_for_tests(&files, apart).unwrap()
+}
 
 /// A field of a structure of the file: where it is there, and how long (elf(5)).
 type Field = (usize, usize);
@@ -227,12 +230,49 @@ const HOSTILE: &[(Change, &str)] = &[
     ),
 ];
 
+/// The same of an object whose constants are behind its code.
+const HOSTILE_COMPACT: &[(Change, &str)] = &[
+    (|o| o.segment(1, P_VADDR, 8), "segment 1 overlaps the one before it"),
+    (|o| o.segment(1, P_MEMSZ, 4096), "segment 1 is longer than its part"),
+    (|o| o.segment(1, P_FLAGS, 6), "segment 1 is no code, but lies where code does"),
+    (|o| o.segment(1, P_FLAGS, 7), "segment 1 is writable and executable"),
+    (|o| o.segment_as(5, 1), "segment 5 overlaps the one before it"),
+    (
+        |o| {
+            let end = o.get(o.at_segment(1), P_VADDR) + o.get(o.at_segment(1), P_MEMSZ);
+            o.segment_as(2, 0);
+            o.segment(2, P_VADDR, end);
+        },
+        "segment 2 is code, but lies where none does",
+    ),
+    (|o| o.segment(1, P_MEMSZ, 1200), "bytes of a compact image; the most is 4080"),
+    (|o| o.relocation(0, R_OFFSET, 0x10), "the relocation at 0x10 is in code"),
+    (|o| o.relocation(0, R_OFFSET, 4080), "a binding at 0xff0, which is outside"),
+    (
+        |o| {
+            let at = o.get(o.at_segment(1), P_OFFSET) as usize;
+            o.set(at, (0, 2), 0x050f)
+        },
+        "the bytes of SYSCALL at",
+    ),
+    (
+        |o| {
+            let at = o.get(o.at_segment(2), P_OFFSET) as usize;
+            o.set(at, (0, 2), 0x340f)
+        },
+        "the bytes of SYSENTER at",
+    ),
+];
+
 #[test]
 fn row_55_objects_that_no_linker_of_ours_makes_are_refused() {
-    verify::image(&OBJECT).unwrap();
+    assert!(!verify::image(&OBJECT).unwrap().compact);
+    assert!(verify::image(&COMPACT).unwrap().compact);
+    let all = HOSTILE.iter().map(|hostile| (&OBJECT, hostile));
+    let all = all.chain(HOSTILE_COMPACT.iter().map(|hostile| (&COMPACT, hostile)));
     let mut faults = Vec::new();
-    for (number, (change, text)) in HOSTILE.iter().enumerate() {
-        let mut object = Object(OBJECT.clone());
+    for (number, (object, (change, text))) in all.enumerate() {
+        let mut object = Object(object.to_vec());
         change(&mut object);
         match verify::image(&object.0) {
             Err(why) if why.to_string().contains(text) => {}
@@ -261,10 +301,11 @@ fn row_55_objects_that_are_cut_off_are_refused() {
     assert_eq!(verify::image(&OBJECT[..needed]), Ok(whole));
 }
 
-/// The object from which the fuzz targets begin has the form of the builder's.
+/// The objects from which the fuzz targets begin have the form of the builder's.
 #[test]
-fn the_object_of_the_fuzz_targets_is_like_the_builders() {
-    const SEED: &[u8] = include_bytes!("../../src/fuzz/object.so");
+fn the_objects_of_the_fuzz_targets_are_like_the_builders() {
+    const SEEDS: [&[u8]; 2] =
+        [include_bytes!("../../src/fuzz/object.so"), include_bytes!("../../src/fuzz/compact.so")];
     let form = |file: &[u8]| -> Vec<[u64; 2]> {
         let object = Object(file.to_vec());
         let segments = (0..object.get(0, E_PHNUM) as usize).map(|number| object.at_segment(number));
@@ -274,5 +315,5 @@ fn the_object_of_the_fuzz_targets_is_like_the_builders() {
             .chain(entries.step_by(ENTRY).map(|at| [object.get(at, D_TAG), 0]))
             .collect()
     };
-    assert_eq!(form(SEED), form(&OBJECT));
+    assert_eq!(SEEDS.map(form), [form(&OBJECT), form(&COMPACT)]);
 }

@@ -34,7 +34,9 @@ pub(super) fn stopped(builder: Option<&Builder>, text: &str) -> (By, String) {
     let files = [File { path: "main.rs".into(), text: text.into() }];
     let image = match builder {
         None => BUILDER.build(&files).map(|built| built.image),
-        Some(builder) => builder.object_for_tests(&files).and_then(|o| Ok(verify::image(&o)?)),
+        Some(builder) => {
+            builder.object_for_tests(&files, false).and_then(|o| Ok(verify::image(&o)?))
+        }
     };
     match image {
         Ok(image) => (By::Nobody, format!("{} bytes", image.code.len())),

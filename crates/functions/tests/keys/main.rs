@@ -62,6 +62,7 @@ fn workers(isolation: Wanted, more: &[&str]) -> Workers {
         recycle: 10_000,
         processes: 1,
         isolation,
+        archive: std::env::temp_dir(),
     }
 }
 

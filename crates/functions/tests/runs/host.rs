@@ -85,6 +85,7 @@ pub(crate) fn workers(number: usize, exactness: Exactness) -> Workers {
         resident: 1 << 30,
         recycle: 10_000,
         isolation: Wanted::Prefer,
+        archive: std::env::temp_dir(),
     }
 }
 

@@ -71,7 +71,7 @@ impl Rig {
             share: Share::All,
             strikes: 1000,
         };
-        self.runtime.register(owner, registration).unwrap()
+        self.runtime.register(owner, registration).unwrap().unwrap()
     }
 
     fn call(&self, callee: &Callee, request: &[u8]) -> Finished {
@@ -265,7 +265,7 @@ fn groups_take_turns_where_workers_have_timers() {
             share: Share::Owner,
             strikes: 1000,
         };
-        rig.runtime.register(&owner, registration).unwrap()
+        rig.runtime.register(&owner, registration).unwrap().unwrap()
     });
     std::thread::scope(|scope| {
         for callee in &callees {

@@ -56,6 +56,7 @@ pub fn one_worker(program: Vec<String>, cpu: usize) -> Workers {
         resident: u64::MAX,
         recycle: u32::MAX,
         isolation: Wanted::Prefer,
+        archive: std::env::temp_dir(),
     }
 }
 

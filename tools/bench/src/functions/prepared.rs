@@ -29,7 +29,7 @@ const PUBLISHED: &str = include_str!("programs/published.rs");
 const WAITING: &str = include_str!("programs/waiting.rs");
 
 /// The number of function 0 in `images/stamp.rs`.
-const NUMBER: u64 = 0x5a17_c0de_9e37_0000;
+const NUMBER: u64 = 0x5a17_c040_4040_4040;
 
 /// Makes all of it.
 pub fn prepare(files: &Path) -> Result<()> {
@@ -103,14 +103,34 @@ impl Copies {
     /// The copy with this number.
     pub fn copy(&self, which: u32) -> Result<Image> {
         let mut image = self.image.clone();
-        let number = NUMBER + u64::from(which);
+        let number = number_of(which);
         image.constants[self.at..self.at + 8].copy_from_slice(&number.to_le_bytes());
         image.check()?;
         Ok(image)
     }
 }
 
-/// The number of the copy that says this.
+/// The number of a copy: each byte has four of its bits, so that none has bytes that no code may have.
+fn number_of(which: u32) -> u64 {
+    (0..5).fold(NUMBER, |number, at| number + (u64::from(which >> (4 * at) & 15) << (8 * at)))
+}
+
+/// The copy that says this number, below 2^20; another one is no copy's.
 pub fn copy_of(number: u64) -> u64 {
-    number.wrapping_sub(NUMBER)
+    let which = (0..5).fold(0, |which, at| which | (number >> (8 * at) & 15) << (4 * at));
+    if number_of(which as u32) == number { which } else { u64::MAX }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_known_by_their_numbers() {
+        for which in [0, 1, 15, 16, 1295, 4999, 299_999, (1 << 20) - 1] {
+            assert_eq!(copy_of(number_of(which)), u64::from(which));
+        }
+        assert_eq!(copy_of(number_of(5) + 16), u64::MAX);
+        assert_eq!(copy_of(0), u64::MAX);
+    }
 }
