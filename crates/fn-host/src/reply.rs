@@ -69,7 +69,7 @@ fn put(status: &mut Status, key: &'static str, number: u64) {
 fn status(outcome: Outcome, cpu: Duration) -> Status {
     match outcome {
         Outcome::Reply(_) => Status::ok(""),
-        Outcome::Error(code, text) => Status::new(Code::from_i32(code.into()), text),
+        Outcome::Error(code, text) => Status::new(error(code), text),
         Outcome::Panic(text) => Status::internal(format!("the function has panicked: {text}")),
         Outcome::Memory => Status::internal("the function needs more memory than one may have"),
         Outcome::Stack => Status::internal("the function needs more stack than one may have"),
@@ -98,10 +98,10 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
         ),
         Outcome::Cancelled => Status::cancelled("the caller has ended the call"),
         Outcome::Deadline => Status::deadline_exceeded("the call's time is over"),
-        Outcome::Lost => Status::internal(
-            "the function's worker has ended, and the function must not run again: it has called a \
-             service, or has run twice already",
-        ),
+        Outcome::Lost(why) => Status::internal(format!(
+            "the function's worker has ended ({why}), and the function must not run again: it has called a \
+             service, or has run twice already"
+        )),
         Outcome::Deaf => {
             Status::internal("the function could not be stopped, and its worker was ended")
         }
@@ -113,6 +113,14 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
         Outcome::NotLoaded(why) => {
             Status::unavailable(format!("the function's image is not in memory: {why}"))
         }
+    }
+}
+
+/// The code of a function's error, which is an error: its word is not to be taken for that.
+fn error(code: u16) -> Code {
+    match Code::from_i32(code.into()) {
+        Code::Ok => Code::Unknown,
+        code => code,
     }
 }
 
@@ -150,4 +158,17 @@ pub(crate) async fn blocking<R: Send + 'static>(
 ) -> Result<R, Status> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| Status::internal(format!("a thread of the function host: {error}")))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_no_success_whatever_its_code() {
+        for (number, code) in [(0, Code::Unknown), (5, Code::NotFound), (u16::MAX, Code::Unknown)] {
+            let status = status(Outcome::Error(number, "why".into()), Duration::ZERO);
+            assert_eq!((status.code(), status.message()), (code, "why"));
+        }
+    }
 }

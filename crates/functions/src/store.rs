@@ -11,10 +11,20 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use crate::image::{Binding, CONSTANTS, DATA, GUARD, Image, Target};
 use crate::layout::{BLOCK, BLOCK_BYTES, Layout, PAGE, PLOT, in_file};
+
+/// Memory of so many bytes, of which no process that has a descriptor of it can take any away: whoever maps
+/// it finds all of it.
+pub(crate) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(name, flags)?;
+    rustix::fs::ftruncate(&file, bytes)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
 
 /// The images' memory.
 #[derive(Debug)]
@@ -80,8 +90,7 @@ impl Store {
     /// # Errors
     /// The kernel's, when it gives no such file.
     pub fn new(layout: Layout, blocks: u64) -> io::Result<Self> {
-        let clock = rustix::fs::memfd_create("partywall-clock", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&clock, PAGE)?;
+        let clock = memory("partywall-clock", PAGE)?;
         Self::with(layout, blocks, clock.into())
     }
 
@@ -94,8 +103,7 @@ impl Store {
     }
 
     fn with(layout: Layout, blocks: u64, clock: Arc<OwnedFd>) -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("partywall-images", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&file, blocks * BLOCK_BYTES)?;
+        let file = memory("partywall-images", blocks * BLOCK_BYTES)?;
         let count = BLOCK as u32;
         let mut free: BTreeMap<_, _> =
             (0..blocks as u32).map(|block| (block * count, count)).collect();

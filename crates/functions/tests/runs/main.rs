@@ -4,6 +4,7 @@ mod corpus;
 mod dispatch;
 mod host;
 mod layers;
+mod lies;
 mod residue;
 mod rig;
 mod share;
