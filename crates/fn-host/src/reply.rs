@@ -8,7 +8,7 @@ use partywall_functions::runtime::{self, Finished};
 use partywall_functions::schedule::Refused;
 use tonic::{Code, Status};
 
-use crate::registry::RegistryError;
+use crate::registry::{self, RegistryError};
 
 /// The metadata with the number of the call, which its log lines carry.
 pub const CALL: &str = "partywall-call";
@@ -137,6 +137,12 @@ pub(crate) fn of_registry(error: RegistryError) -> Status {
         RegistryError::NotYours { .. } => Status::permission_denied(text),
         RegistryError::Full { .. } => Status::resource_exhausted(text),
         RegistryError::Image { .. } => Status::failed_precondition(text),
+        // Where it is is nothing to callers.
+        RegistryError::Database { source, .. } => {
+            tracing::error!("{text}");
+            let remedy = registry::remedy(&source);
+            Status::internal(format!("the registry of functions: {source}; {remedy}"))
+        }
         _ => Status::internal(text),
     }
 }
