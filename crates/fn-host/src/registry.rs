@@ -177,14 +177,9 @@ pub enum RegistryError {
         /// What there is.
         there: String,
     },
-    /// The name is another owner's.
-    #[error("`{name}` is a function of `{owner}`; choose another name")]
-    NotYours {
-        /// The function.
-        name: String,
-        /// Its owner.
-        owner: String,
-    },
+    /// The name is another owner's, which is not said: not all may know whose functions there are.
+    #[error("another owner has a function `{0}`; choose another name")]
+    NotYours(String),
     /// An owner has no room for another function or version.
     #[error(
         "`{owner}` would have {what}, and its limit is {most}; remove functions, or have the limit raised"
@@ -389,8 +384,7 @@ impl Registry {
             let mut record = match before {
                 None => Record::first(owner, version),
                 Some(record) if record.owner != owner => {
-                    let (name, owner) = (name.into(), record.owner);
-                    return Err(RegistryError::NotYours { name, owner });
+                    return Err(RegistryError::NotYours(name.into()));
                 }
                 Some(mut record) => {
                     (record.current, record.next) = (number, number + 1);

@@ -134,7 +134,7 @@ pub(crate) fn of_registry(error: RegistryError) -> Status {
     match error {
         RegistryError::Unknown(_) => Status::not_found(text),
         RegistryError::NoVersion { .. } => Status::failed_precondition(text),
-        RegistryError::NotYours { .. } => Status::permission_denied(text),
+        RegistryError::NotYours(_) => Status::permission_denied(text),
         RegistryError::Full { .. } => Status::resource_exhausted(text),
         RegistryError::Image { .. } => Status::failed_precondition(text),
         // Where it is is nothing to callers.

@@ -14,9 +14,9 @@
 //! start. So is a reply that is longer than its room: the function has more room from then on.
 //!
 //! A worker says by the next number that a submission has ended, and how. What cannot be true ends it, and
-//! nothing of that is copied out. When a worker ends, the first of its submissions may have run
-//! and the others have not; those begin again elsewhere, and so does the first, once, unless its function has
-//! called a service and is not declared to be idempotent. Nobody is told twice.
+//! nothing of that is copied out. When a worker ends, the first of its submissions may have run and the
+//! others have not; those begin again elsewhere, and so does the first, once, unless its function has called
+//! a service and is not declared to be idempotent. Nobody is told twice.
 //!
 //! The budget of a function is time on the worker's CPU as the dispatcher sees it: from the completion
 //! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again
