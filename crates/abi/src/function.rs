@@ -26,8 +26,8 @@
 //! | worker | Submissions without a completion: the first of them may have been entered, the others have not. |
 //! | dispatcher | Nothing: its workers die with it. |
 //!
-//! The dispatcher believes nothing that a worker writes: a number that is not the next one is no completion,
-//! and lengths are cut to what the submission has room for.
+//! The dispatcher believes of what a worker writes what can be true: a number that is not the next one is no
+//! completion, and one with an end that there is not, or lengths beyond its room, ends the worker.
 //!
 //! # Sleep
 //!

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Path, Request, State};
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
@@ -78,6 +78,7 @@ impl Listener {
     /// Serves these routes with the limits of connections.
     pub(crate) async fn serve_routes(self, routes: Router) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let routes = routes.layer(axum::middleware::map_response(no_guess));
         loop {
             let stream = match self.0.accept().await {
                 Ok((stream, _)) => stream,
@@ -102,6 +103,13 @@ impl Listener {
             });
         }
     }
+}
+
+/// What a function says is of the kind that is said, whatever it looks like to a browser.
+async fn no_guess(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
 }
 
 /// One connection too many.

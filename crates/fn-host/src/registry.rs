@@ -14,14 +14,21 @@
 //! versions that have it, and goes with the last of them. A function has [`KEPT`] versions at most; the
 //! oldest one goes when there is another.
 //!
-//! Nobody else can write the directory. Images are checked again all the same when they are read
-//! ([`Signed::from_bytes`]).
+//! Nobody else can write the directory. The file is checked all the same when it is opened, and images when
+//! they are read ([`Signed::from_bytes`]). One that is damaged, or empty, is left as it is.
+//!
+//! | the file | then |
+//! | --- | --- |
+//! | is not there | it is made |
+//! | cannot be opened, or is damaged | the host does not start |
+//! | could not be written or read | that change is taken back; it is closed, and opened again for the next one |
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 
 use partywall_functions::signed::{Signed, SignedError};
 use partywall_trust::{KeyError, PublicKey, SigningKey};
@@ -139,8 +146,13 @@ pub enum RegistryError {
     #[error("{}: another function host has this directory; end that, or name another one", .0.display())]
     Taken(PathBuf),
     /// The file of the registry.
-    #[error("the registry of functions: {0}")]
-    Database(#[from] Box<redb::Error>),
+    #[error("{}: {source}; {}", .path.display(), remedy(.source))]
+    Database {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: Box<redb::Error>,
+    },
     /// A record that is none.
     #[error("the registry of functions: the record of `{0}` is damaged")]
     Damaged(String),
@@ -165,14 +177,9 @@ pub enum RegistryError {
         /// What there is.
         there: String,
     },
-    /// The name is another owner's.
-    #[error("`{name}` is a function of `{owner}`; choose another name")]
-    NotYours {
-        /// The function.
-        name: String,
-        /// Its owner.
-        owner: String,
-    },
+    /// The name is another owner's, which is not said: not all may know whose functions there are.
+    #[error("another owner has a function `{0}`; choose another name")]
+    NotYours(String),
     /// An owner has no room for another function or version.
     #[error(
         "`{owner}` would have {what}, and its limit is {most}; remove functions, or have the limit raised"
@@ -187,9 +194,35 @@ pub enum RegistryError {
     },
 }
 
+/// What [`Registry::with`] names the file of.
 fn database(error: impl Into<redb::Error>) -> RegistryError {
-    RegistryError::Database(Box::new(error.into()))
+    RegistryError::Database { path: PathBuf::new(), source: Box::new(error.into()) }
 }
+
+/// What to do about a file that cannot be read or written.
+pub(crate) fn remedy(error: &redb::Error) -> &'static str {
+    use io::ErrorKind::{
+        FileTooLarge, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+    };
+    match error {
+        redb::Error::Io(why) => match why.kind() {
+            StorageFull | QuotaExceeded | FileTooLarge => {
+                "what is deployed stays; make room on its disk, and try again"
+            }
+            PermissionDenied | ReadOnlyFilesystem => "let this user read and write it",
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => NO_REGISTRY,
+            _ => "what is deployed stays; see to its disk, and try again",
+        },
+        redb::Error::UpgradeRequired(_) | redb::Error::LockProtocolMismatch => {
+            "it is of another version of Partywall; use that, or deploy anew in another directory"
+        }
+        _ => NO_REGISTRY,
+    }
+}
+
+/// The remedy for a file that is none of a registry.
+const NO_REGISTRY: &str =
+    "it is left as it is; put a copy of it there, or move it away and deploy anew";
 
 /// How much an owner may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,7 +236,9 @@ pub struct Room {
 /// The registry of a host.
 #[derive(Debug)]
 pub struct Registry {
-    database: Database,
+    path: PathBuf,
+    /// None after it could not be written or read: its handle takes nothing any more.
+    database: RwLock<Option<Database>>,
     key: SigningKey,
     trusted: Vec<PublicKey>,
 }
@@ -227,21 +262,38 @@ impl Registry {
     pub fn open(directory: &Path) -> Result<Self, RegistryError> {
         closed(directory)?;
         let path = directory.join("registry.redb");
-        let database = Database::create(&path).map_err(|error| match error {
-            redb::DatabaseError::DatabaseAlreadyOpen => {
-                RegistryError::Taken(directory.to_path_buf())
-            }
-            other => database(other),
-        })?;
-        let begun = database.begin_write().map_err(self::database)?;
-        begun.open_table(FUNCTIONS).map_err(self::database)?;
-        begun.open_table(IMAGES).map_err(self::database)?;
-        begun.open_table(OWNERS).map_err(self::database)?;
-        begun.commit().map_err(self::database)?;
+        let database = opened(&path)?;
         let key = key(directory)?;
         let mut trusted = vec![key.public()];
         trusted.extend(others(&directory.join("trusted"))?);
-        Ok(Self { database, key, trusted })
+        let registry = Self { path, database: RwLock::new(Some(database)), key, trusted };
+        registry.change(|_| Ok(()))?;
+        Ok(registry)
+    }
+
+    /// Does something with the file, which is opened again if it was closed.
+    fn with<R>(
+        &self,
+        work: impl FnOnce(&Database) -> Result<R, RegistryError>,
+    ) -> Result<R, RegistryError> {
+        let mut database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        if database.is_none() {
+            drop(database);
+            let mut closed = self.database.write().unwrap_or_else(PoisonError::into_inner);
+            if closed.is_none() {
+                *closed = Some(opened(&self.path)?);
+            }
+            database = RwLockWriteGuard::downgrade(closed);
+        }
+        let done = work(database.as_ref().expect("it is opened"));
+        drop(database);
+        done.map_err(|error| match error {
+            RegistryError::Database { source, .. } => {
+                *self.database.write().unwrap_or_else(PoisonError::into_inner) = None;
+                RegistryError::Database { path: self.path.clone(), source }
+            }
+            other => other,
+        })
     }
 
     /// The key that this host signs with.
@@ -259,16 +311,18 @@ impl Registry {
     /// # Errors
     /// [`RegistryError::Database`], [`RegistryError::Damaged`].
     pub fn all(&self) -> Result<Vec<(String, Record)>, RegistryError> {
-        let begun = self.database.begin_read().map_err(database)?;
-        let functions = begun.open_table(FUNCTIONS).map_err(database)?;
-        let mut all = Vec::new();
-        for entry in functions.iter().map_err(database)? {
-            let (name, record) = entry.map_err(database)?;
-            let name = name.value().to_owned();
-            let record = read(&name, record.value())?;
-            all.push((name, record));
-        }
-        Ok(all)
+        self.with(|file| {
+            let begun = file.begin_read().map_err(database)?;
+            let functions = begun.open_table(FUNCTIONS).map_err(database)?;
+            let mut all = Vec::new();
+            for entry in functions.iter().map_err(database)? {
+                let (name, record) = entry.map_err(database)?;
+                let name = name.value().to_owned();
+                let record = read(&name, record.value())?;
+                all.push((name, record));
+            }
+            Ok(all)
+        })
     }
 
     /// A function.
@@ -276,8 +330,10 @@ impl Registry {
     /// # Errors
     /// [`RegistryError::Unknown`], and those of [`Self::all`].
     pub fn find(&self, name: &str) -> Result<Record, RegistryError> {
-        let begun = self.database.begin_read().map_err(database)?;
-        found(&begun.open_table(FUNCTIONS).map_err(database)?, name)
+        self.with(|file| {
+            let begun = file.begin_read().map_err(database)?;
+            found(&begun.open_table(FUNCTIONS).map_err(database)?, name)
+        })
     }
 
     /// The signed image with this digest, of a function of this name.
@@ -295,11 +351,13 @@ impl Registry {
     /// # Errors
     /// [`RegistryError::Database`], [`RegistryError::Damaged`].
     pub fn image_bytes(&self, name: &str, digest: [u8; 32]) -> Result<Vec<u8>, RegistryError> {
-        let begun = self.database.begin_read().map_err(database)?;
-        let images = begun.open_table(IMAGES).map_err(database)?;
-        let found = images.get(&digest[..]).map_err(database)?;
-        let found = found.ok_or_else(|| RegistryError::Damaged(name.into()))?;
-        Ok(found.value().1.to_vec())
+        self.with(|file| {
+            let begun = file.begin_read().map_err(database)?;
+            let images = begun.open_table(IMAGES).map_err(database)?;
+            let found = images.get(&digest[..]).map_err(database)?;
+            let found = found.ok_or_else(|| RegistryError::Damaged(name.into()))?;
+            Ok(found.value().1.to_vec())
+        })
     }
 
     /// Makes a new version of a function, which is called from then on.
@@ -326,8 +384,7 @@ impl Registry {
             let mut record = match before {
                 None => Record::first(owner, version),
                 Some(record) if record.owner != owner => {
-                    let (name, owner) = (name.into(), record.owner);
-                    return Err(RegistryError::NotYours { name, owner });
+                    return Err(RegistryError::NotYours(name.into()));
                 }
                 Some(mut record) => {
                     (record.current, record.next) = (number, number + 1);
@@ -401,15 +458,34 @@ impl Registry {
         &self,
         change: impl FnOnce(&mut Tables<'_>) -> Result<R, RegistryError>,
     ) -> Result<R, RegistryError> {
-        let begun = self.database.begin_write().map_err(database)?;
-        let changed = change(&mut Tables {
-            functions: begun.open_table(FUNCTIONS).map_err(database)?,
-            images: begun.open_table(IMAGES).map_err(database)?,
-            owners: begun.open_table(OWNERS).map_err(database)?,
-        })?;
-        begun.commit().map_err(database)?;
-        Ok(changed)
+        self.with(|file| {
+            let begun = file.begin_write().map_err(database)?;
+            let changed = change(&mut Tables {
+                functions: begun.open_table(FUNCTIONS).map_err(database)?,
+                images: begun.open_table(IMAGES).map_err(database)?,
+                owners: begun.open_table(OWNERS).map_err(database)?,
+            })?;
+            begun.commit().map_err(database)?;
+            Ok(changed)
+        })
     }
+}
+
+/// The file, which is made if it is not there; one that is empty was another one before.
+fn opened(path: &Path) -> Result<Database, RegistryError> {
+    let mut file = Database::builder();
+    // Without that, one that is damaged may be a panic when it is read.
+    file.set_check_integrity_on_open(true);
+    let opened = match path.try_exists() {
+        Ok(false) => file.create(path),
+        _ => file.open(path),
+    };
+    opened.map_err(|error| match error {
+        redb::DatabaseError::DatabaseAlreadyOpen => {
+            RegistryError::Taken(path.parent().unwrap_or(path).to_path_buf())
+        }
+        other => RegistryError::Database { path: path.into(), source: Box::new(other.into()) },
+    })
 }
 
 fn read(name: &str, record: &[u8]) -> Result<Record, RegistryError> {

@@ -8,7 +8,7 @@ use partywall_functions::runtime::{self, Finished};
 use partywall_functions::schedule::Refused;
 use tonic::{Code, Status};
 
-use crate::registry::RegistryError;
+use crate::registry::{self, RegistryError};
 
 /// The metadata with the number of the call, which its log lines carry.
 pub const CALL: &str = "partywall-call";
@@ -69,7 +69,7 @@ fn put(status: &mut Status, key: &'static str, number: u64) {
 fn status(outcome: Outcome, cpu: Duration) -> Status {
     match outcome {
         Outcome::Reply(_) => Status::ok(""),
-        Outcome::Error(code, text) => Status::new(Code::from_i32(code.into()), text),
+        Outcome::Error(code, text) => Status::new(error(code), text),
         Outcome::Panic(text) => Status::internal(format!("the function has panicked: {text}")),
         Outcome::Memory => Status::internal("the function needs more memory than one may have"),
         Outcome::Stack => Status::internal("the function needs more stack than one may have"),
@@ -98,10 +98,10 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
         ),
         Outcome::Cancelled => Status::cancelled("the caller has ended the call"),
         Outcome::Deadline => Status::deadline_exceeded("the call's time is over"),
-        Outcome::Lost => Status::internal(
-            "the function's worker has ended, and the function must not run again: it has called a \
-             service, or has run twice already",
-        ),
+        Outcome::Lost(why) => Status::internal(format!(
+            "the function's worker has ended ({why}), and the function must not run again: it has called a \
+             service, or has run twice already"
+        )),
         Outcome::Deaf => {
             Status::internal("the function could not be stopped, and its worker was ended")
         }
@@ -116,6 +116,14 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
     }
 }
 
+/// The code of a function's error, which is an error: its word is not to be taken for that.
+fn error(code: u16) -> Code {
+    match Code::from_i32(code.into()) {
+        Code::Ok => Code::Unknown,
+        code => code,
+    }
+}
+
 /// The dispatcher is no more.
 pub(crate) fn ended(ended: runtime::Ended) -> Status {
     Status::unavailable(ended.to_string())
@@ -126,9 +134,15 @@ pub(crate) fn of_registry(error: RegistryError) -> Status {
     match error {
         RegistryError::Unknown(_) => Status::not_found(text),
         RegistryError::NoVersion { .. } => Status::failed_precondition(text),
-        RegistryError::NotYours { .. } => Status::permission_denied(text),
+        RegistryError::NotYours(_) => Status::permission_denied(text),
         RegistryError::Full { .. } => Status::resource_exhausted(text),
         RegistryError::Image { .. } => Status::failed_precondition(text),
+        // Where it is is nothing to callers.
+        RegistryError::Database { source, .. } => {
+            tracing::error!("{text}");
+            let remedy = registry::remedy(&source);
+            Status::internal(format!("the registry of functions: {source}; {remedy}"))
+        }
         _ => Status::internal(text),
     }
 }
@@ -150,4 +164,17 @@ pub(crate) async fn blocking<R: Send + 'static>(
 ) -> Result<R, Status> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| Status::internal(format!("a thread of the function host: {error}")))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_no_success_whatever_its_code() {
+        for (number, code) in [(0, Code::Unknown), (5, Code::NotFound), (u16::MAX, Code::Unknown)] {
+            let status = status(Outcome::Error(number, "why".into()), Duration::ZERO);
+            assert_eq!((status.code(), status.message()), (code, "why"));
+        }
+    }
 }

@@ -13,10 +13,10 @@
 //! on. That is sound, for a light function has called nobody: one that can call a service is heavy from the
 //! start. So is a reply that is longer than its room: the function has more room from then on.
 //!
-//! The worker is believed only that a submission with the next number has ended, and its reply is copied out
-//! as far as its room goes. When a worker ends, the first of its submissions may have run and the others have
-//! not; those begin again elsewhere, and so does the first, once, unless its function has called a service
-//! and is not declared to be idempotent. Nobody is told twice.
+//! A worker says by the next number that a submission has ended, and how. What cannot be true ends it, and
+//! nothing of that is copied out. When a worker ends, the first of its submissions may have run and the
+//! others have not; those begin again elsewhere, and so does the first, once, unless its function has called
+//! a service and is not declared to be idempotent. Nobody is told twice.
 //!
 //! The budget of a function is time on the worker's CPU as the dispatcher sees it: from the completion
 //! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again
@@ -30,6 +30,7 @@
 
 mod call;
 mod cells;
+mod check;
 mod complete;
 mod counts;
 mod function;
@@ -253,8 +254,8 @@ impl<T> Dispatcher<T> {
     }
 
     /// Bans a function or lets it be called again. It is also banned by its strikes: calls that it spends
-    /// beyond its budget, its memory or its stack, or ends by a fault. A thousand good replies take a strike
-    /// back.
+    /// beyond its budget, its memory or its stack, or ends by a fault, or in which its worker ends by itself.
+    /// A thousand good replies take a strike back.
     pub fn ban(&mut self, id: Id, is_banned: bool) {
         if self.knows(id) {
             let function = &mut self.functions[id.at()];

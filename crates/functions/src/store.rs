@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 use crate::image::{Bound, CONSTANTS, DATA, GUARD, Image, forbidden};
 use crate::layout::{BLOCK, BLOCK_BYTES, Layout, PAGE, PLOT, in_file};
@@ -20,6 +20,16 @@ use crate::layout::{BLOCK, BLOCK_BYTES, Layout, PAGE, PLOT, in_file};
 const RANGE: u32 = (1 << 24) / PLOT as u32;
 /// The places at which a compact image is tried: more than have three bytes of their address in common.
 const PLACES: usize = 64;
+
+/// Memory of so many bytes, of which no process that has a descriptor of it can take any away: whoever maps
+/// it finds all of it.
+pub(crate) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(name, flags)?;
+    rustix::fs::ftruncate(&file, bytes)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
 
 /// The images' memory.
 #[derive(Debug)]
@@ -85,8 +95,7 @@ impl Store {
     /// # Errors
     /// The kernel's, when it gives no such file.
     pub fn new(layout: Layout, blocks: u64) -> io::Result<Self> {
-        let clock = rustix::fs::memfd_create("partywall-clock", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&clock, PAGE)?;
+        let clock = memory("partywall-clock", PAGE)?;
         Self::with(layout, blocks, clock.into())
     }
 
@@ -99,8 +108,7 @@ impl Store {
     }
 
     fn with(layout: Layout, blocks: u64, clock: Arc<OwnedFd>) -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("partywall-images", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&file, blocks * BLOCK_BYTES)?;
+        let file = memory("partywall-images", blocks * BLOCK_BYTES)?;
         let mut store = Self { file, clock, layout, blocks, free: BTreeMap::new() };
         // The clock is where the first plot would be.
         let ranges = (0..blocks * BLOCK).step_by(RANGE as usize);

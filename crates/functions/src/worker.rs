@@ -247,15 +247,17 @@ impl Worker {
         let (stack, outward) = enter::waits();
         let span = Span { address: outward, bytes: size_of::<Outward>() as u64 };
         let is_whole = within(span, cell).is_some() && outward.is_multiple_of(8);
+        // What no function asks for that has kept to the language is as a wrong address is.
+        let fault = Completion { detail: outward, ..completion(End::Fault, libc::SIGSEGV as u16) };
         if submission.cell == 0 || !is_whole {
-            return completion(End::Refused, 0);
+            return fault;
         }
         let outward = outward as *mut Outward;
         // SAFETY: within the cell, whose function is not running.
         let Outward { message, service, method, .. } = unsafe { outward.read_volatile() };
         let names = u64::from(service) + u64::from(method);
         let Some((from, bytes)) = within(message, cell).filter(|_| names <= message.bytes) else {
-            return completion(End::Refused, 0);
+            return fault;
         };
         if bytes > submission.room as usize {
             return Completion { detail: bytes as u64, ..completion(End::Room, 0) };

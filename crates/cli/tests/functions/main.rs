@@ -1,9 +1,11 @@
 //! `partywall fn` as processes: hosts, and commands that ask them.
 
+mod hostile;
 mod rig;
 mod ways;
 
 use rig::{Rig, exists, me};
+use rustix::process::{Resource, getrlimit};
 
 const SHOUT: &str = "pub fn handle(request: Request<'_>) -> Reply {\n\
      log!(\"{} bytes\", request.body().len());\n\
@@ -225,4 +227,56 @@ fn a_host_says_what_is_wrong_with_where_it_is_to_be() {
     let nowhere = rig.path("none.sock").display().to_string();
     let nowhere = rig.bad(&["serve", "--directory", "other", "--socket", &nowhere], "");
     assert!(nowhere.1.contains("no coordinator at"), "{nowhere:?}");
+}
+
+/// A host whose disk is full, for which a limit of its files' length stands in: what is deployed is called, a
+/// deployment says why it is refused, and the next one that has room is there.
+#[test]
+fn a_host_goes_on_while_its_disk_is_full() {
+    let rig = Rig::new();
+    let sender = rig.serve("one", &[]);
+    let large = "static LARGE: [u8; 1 << 20] = [7; 1 << 20];\n\
+                 pub fn handle(r: Request<'_>) -> Reply {\n\
+                 Ok(vec![core::hint::black_box(&LARGE)[r.body().len()]])\n}\n";
+    let names: Vec<_> = (0..8).map(|number| format!("large{number}")).collect();
+    rig.deploy("shout", SHOUT, &[]);
+    for name in ["shout"].into_iter().chain(names.iter().map(String::as_str)) {
+        if name != "shout" {
+            rig.deploy(name, large, &[]);
+        }
+        rig.good(&["pull", name, "--output", &format!("{name}.pwfn")], "");
+    }
+    sender.stop();
+    // Where nothing is built: a builder's files have the limit too.
+    rig.serve("two", &[]).stop();
+    std::fs::create_dir(rig.path("two/trusted")).unwrap();
+    std::fs::copy(rig.path("one/builder.pub"), rig.path("two/trusted/one.pub")).unwrap();
+    let served = rig.serve_with_limit("two");
+    rig.good(&["push", "shout.pwfn"], "");
+    assert_eq!(rig.good(&["invoke", "shout"], "before"), "BEFORE");
+    served.limit_files(Some(std::fs::metadata(rig.path("two/registry.redb")).unwrap().len()));
+    let push = |name: &str| rig.run(&["push", &format!("{name}.pwfn")], "");
+    // Until what is free in the file is used up.
+    let refused = names.iter().find_map(|name| {
+        let out = push(name);
+        (!out.status.success()).then_some((name, out))
+    });
+    let (name, out) = refused.expect("there is no end of room");
+    let said = rig::text(&out.stderr);
+    assert_eq!(out.status.code(), Some(64 + 13), "{said}");
+    assert!(said.contains("the registry of functions: ") && said.contains("make room"), "{said}");
+    assert!(!said.contains("redb"), "where it is is nothing to callers: {said}");
+    for _ in 0..3 {
+        assert_eq!(rig.good(&["invoke", "shout"], "meanwhile"), "MEANWHILE");
+        assert_eq!(rig.bad(&["invoke", name], "").0, 69, "what was refused is not there");
+        assert_eq!(push(name).status.code(), Some(64 + 13));
+    }
+    served.limit_files(getrlimit(Resource::Fsize).maximum);
+    assert!(push(name).status.success());
+    assert_eq!(rig.good(&["invoke", name], ""), "\u{7}");
+    let listed = rig.good(&["ls"], "").lines().count();
+    assert_eq!(served.stop(), 0);
+    let _again = rig.serve("two", &[]);
+    assert_eq!(rig.good(&["ls"], "").lines().count(), listed);
+    assert_eq!(rig.good(&["invoke", "shout"], "after"), "AFTER");
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use partywall_testkit::Host;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process};
 
 /// Lets this user serve functions, and call all of them; a service `echo` as well.
 const POLICY: &str = "[service.functions]\nregister = ['anyone']\n[service.functions.call]\n\
@@ -77,6 +77,17 @@ impl Rig {
         Served::start(self.command(&["serve", "--directory", state]).args(arguments))
     }
 
+    /// One for which a file that is longer than its limit is an error, and no signal.
+    pub fn serve_with_limit(&self, state: &str) -> Served {
+        let own = self.command(&["serve", "--directory", state]);
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
+        command.arg(own.get_program()).args(own.get_args()).current_dir(self.dir.path());
+        command.env("PARTYWALL_SOCKET", &self.host.socket);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Served::start(&mut command)
+    }
+
     /// One with this policy, and HTTP.
     pub fn serve_http(&self, policy: &str) -> (Served, SocketAddr) {
         let file = self.file("policy.toml", policy);
@@ -129,6 +140,13 @@ impl Served {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+
+    /// Limits the length of its files.
+    pub fn limit_files(&self, current: Option<u64>) {
+        let limit = Rlimit { current, maximum: getrlimit(Resource::Fsize).maximum };
+        let pid = Pid::from_raw(self.child.id() as i32);
+        rustix::process::prlimit(pid, Resource::Fsize, limit).unwrap();
     }
 
     /// Ends it as Ctrl-C does; its exit status.

@@ -84,7 +84,7 @@ fn an_owner_has_no_more_than_its_room() {
     let full = registry.deploy(("e", "o"), deployed(1), &bytes("e"), small).unwrap_err();
     assert!(full.to_string().contains("bytes of images, and its limit is"), "{full}");
     let theirs = registry.deploy(("e", "p"), deployed(1), &bytes("e"), ROOM).unwrap_err();
-    assert!(theirs.to_string().contains("`e` is a function of `o`"), "{theirs}");
+    assert!(theirs.to_string().contains("another owner has a function `e`"), "{theirs}");
     assert_eq!(registry.find("e").unwrap().versions.len(), 1, "what is refused changes nothing");
 }
 
@@ -148,4 +148,151 @@ fn an_image_of_another_host_needs_its_key() {
     // A record that is none is damaged, and nothing else.
     let damaged = super::read("f", &[1, 2, 3]).unwrap_err();
     assert!(damaged.to_string().contains("the record of `f` is damaged"), "{damaged}");
+}
+
+/// A registry with some functions, closed: its directory, its file, and the functions with their images.
+fn kept() -> (tempfile::TempDir, PathBuf, Vec<(String, Record)>) {
+    let (dir, registry) = registry();
+    for code in 1..=3 {
+        let name = format!("f{code}");
+        let image = image(&registry, &name, code);
+        registry.deploy((&name, "o"), deployed(1), &image, ROOM).unwrap();
+    }
+    let all = registry.all().unwrap();
+    let file = dir.path().join("state/registry.redb");
+    (dir, file, all)
+}
+
+/// Whether a registry opens; one that does has all that it had.
+fn opens(file: &Path, all: &[(String, Record)]) -> Result<(), String> {
+    let registry = Registry::open(file.parent().unwrap()).map_err(|error| error.to_string())?;
+    assert_eq!(registry.all().unwrap(), all);
+    for (name, record) in all {
+        registry.image(name, record.version().deployed.image).unwrap();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_registry_that_is_damaged_is_named_and_left() {
+    use partywall_testkit::{Random, trials};
+    let (_dir, file, all) = kept();
+    opens(&file, &all).unwrap();
+    let whole = fs::read(&file).unwrap();
+    let mut random = Random::of_this_run();
+    let check = |bytes: &[u8], what: &str, must_fail: bool| {
+        fs::write(&file, bytes).unwrap();
+        let opened = opens(&file, &all);
+        assert!(!must_fail || opened.is_err(), "{what}");
+        if let Err(why) = opened {
+            let names = why.contains("registry.redb: ") && why.contains("; ");
+            assert!(names && why.contains("deploy anew"), "{what}: {why}");
+            assert!(fs::read(&file).unwrap() == bytes, "{what}: it is another one now");
+        }
+    };
+    for length in [0, 1, 100, 4096, whole.len() / 2, whole.len() - 4096, whole.len() - 1] {
+        check(&whole[..length], &format!("the first {length} bytes"), true);
+    }
+    check(b"[owner.a]\ncall = [\"network\"]\n", "a policy", true);
+    check(&vec![0; whole.len()], "zeros", true);
+    let noise: Vec<_> = (0..whole.len()).map(|_| random.draw() as u8).collect();
+    check(&noise, "random bytes", true);
+    check(&[&whole[..4096], &noise[4096..]].concat(), "random bytes behind the head", true);
+    // The first byte of either commit is the number of the form.
+    let mut older = whole.clone();
+    (older[64], older[192]) = (1, 1);
+    check(&older, "another version", true);
+    for round in 0..trials(2000) {
+        let mut bytes = whole.clone();
+        // What is used of it is at its begin.
+        let within = if random.below(2) == 0 { 512 } else { bytes.len() };
+        let (at, many) = (random.below(within), 1 + random.below(64));
+        for byte in bytes.iter_mut().skip(at).take(many) {
+            *byte = random.draw() as u8;
+        }
+        check(&bytes, &format!("round {round}: {many} random bytes at {at}"), false);
+    }
+    fs::write(&file, &whole).unwrap();
+    opens(&file, &all).unwrap();
+}
+
+#[test]
+fn a_registry_that_cannot_be_written_is_named() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let test = "a_registry_that_cannot_be_written_is_named";
+    if partywall_testkit::in_own_process(module_path!(), test, &[]).is_some() {
+        return;
+    }
+    // Root may write all files otherwise.
+    let mut rights = capabilities(None).unwrap();
+    rights.effective.remove(CapabilitySet::DAC_OVERRIDE);
+    set_capabilities(None, rights).unwrap();
+    let (_dir, file, all) = kept();
+    let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o400);
+    let why = opens(&file, &all).unwrap_err();
+    assert!(
+        why.contains("registry.redb: ") && why.contains("let this user read and write"),
+        "{why}"
+    );
+    mode(0o600);
+    opens(&file, &all).unwrap();
+}
+
+/// A disk without room, for which a limit of the file's length stands in: what was deployed goes on, and the
+/// next deployment that has room is there.
+#[test]
+fn a_full_disk_takes_no_deployment_and_loses_none() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let test = "registry::tests::a_full_disk_takes_no_deployment_and_loses_none";
+    if std::env::var_os("PARTYWALL_TEST_FULL").is_none() {
+        // The limit is an error and no signal where that is ignored.
+        let mut own = std::process::Command::new("sh");
+        own.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
+        own.arg(std::env::current_exe().unwrap()).args([test, "--exact", "--nocapture"]);
+        let said = own.env("PARTYWALL_TEST_FULL", "1").output().unwrap();
+        let text = String::from_utf8_lossy(&[&said.stdout[..], &said.stderr].concat()).into_owned();
+        assert!(said.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let large = |registry: &Registry, name: &str, code| {
+        let image = Image { code: vec![code; 1 << 20], ..Image::default() };
+        let made = Made { sources: "s".into(), compiler: "c".into() };
+        Signed::new(name, image, made, registry.key()).to_bytes()
+    };
+    let room = Room { functions: 100, image_bytes: 1 << 30 };
+    let (dir, registry) = registry();
+    let deploy = |registry: &Registry, name: &str, code: u8| {
+        let image = large(registry, name, code);
+        registry.deploy((name, "o"), deployed(code.into()), &image, room)
+    };
+    let file = dir.path().join("state/registry.redb");
+    let mut names = (0..90_u8).map(|number| (number, format!("g{number}")));
+    for round in 1..=3 {
+        let first = deploy(&registry, "f", 100 + round).unwrap();
+        let maximum = getrlimit(Resource::Fsize).maximum;
+        let limit = |current| setrlimit(Resource::Fsize, Rlimit { current, maximum }).unwrap();
+        limit(Some(fs::metadata(&file).unwrap().len()));
+        // Until what is free in the file is used up.
+        let refused = names.find_map(|(code, name)| {
+            let refused = deploy(&registry, &name, code).err();
+            refused.map(|why| (why.to_string(), name))
+        });
+        let (why, refused) = refused.expect("it has an end");
+        assert!(why.contains("registry.redb: ") && why.contains("make room on its disk"), "{why}");
+        // What was there is called, and what was refused is not there, however often it is tried.
+        for _ in 0..2 {
+            assert_eq!(registry.find("f").unwrap(), first);
+            registry.image("f", first.version().deployed.image).unwrap();
+            assert!(matches!(registry.find(&refused), Err(RegistryError::Unknown(_))));
+            assert!(deploy(&registry, "f", 200 + round).is_err());
+        }
+        limit(maximum);
+        let next = deploy(&registry, "f", 200 + round).unwrap();
+        assert_eq!(next.current, first.current + 1);
+    }
+    let last = registry.find("f").unwrap();
+    drop(registry);
+    let again = Registry::open(&dir.path().join("state")).unwrap();
+    assert_eq!(again.find("f").unwrap(), last);
 }

@@ -5,9 +5,10 @@ use std::io;
 use partywall_abi::function::{Completion, End};
 
 use super::call::{Call, Done, Event, Number, Outward};
+use super::check::{Given, lie};
 use super::outcome::Outcome;
 use super::process::Flying;
-use super::{Dispatcher, MESSAGE};
+use super::{Dispatcher, MESSAGE, Preemption};
 
 impl<T> Dispatcher<T> {
     /// Takes what a worker has completed.
@@ -19,11 +20,17 @@ impl<T> Dispatcher<T> {
     ) -> io::Result<bool> {
         let mut any = false;
         self.seats.processes[at].greet(now_ns);
-        while let Some((_, completion)) = self.seats.processes[at].worker.completion() {
+        while self.seats.processes[at].lie.is_none()
+            && let Some((_, completion)) = self.seats.processes[at].worker.completion()
+        {
+            any = true;
+            if let Some(lie) = self.lie(at, &completion) {
+                self.seats.processes[at].has_lied(lie);
+                break;
+            }
             let process = &mut self.seats.processes[at];
             // None are left of a worker that has ended.
             let Some(flying) = process.flying.pop_front() else { break };
-            any = true;
             let cpu_ns = now_ns.saturating_sub(process.began_ns);
             (process.began_ns, process.told_ns) = (now_ns, None);
             let call = &mut self.calls[flying.call.at()];
@@ -36,7 +43,22 @@ impl<T> Dispatcher<T> {
         Ok(any)
     }
 
-    /// What comes of a submission.
+    /// Why what a worker has said of its first submission cannot be true, if it cannot.
+    #[inline]
+    fn lie(&self, at: usize, completion: &Completion) -> Option<&'static str> {
+        let process = &self.seats.processes[at];
+        let Flying { call, cell, output, .. } = process.flying.front()?;
+        let calls = || self.functions[self.calls[call.at()].function.at()].calls_services;
+        let given = Given {
+            room: output.bytes,
+            may_call: completion.end == End::Calls && *cell != 0 && calls(),
+            may_stop: process.told_ns.is_some()
+                || self.workers.preemption != Preemption::Dispatcher,
+        };
+        lie(completion, &given)
+    }
+
+    /// What comes of a submission, of which the worker has said what can be true.
     fn completed(
         &mut self,
         (at, now_ns): (usize, u64),
@@ -46,13 +68,10 @@ impl<T> Dispatcher<T> {
     ) -> io::Result<()> {
         let Flying { call: number, cell, output, .. } = *flying;
         let call = &mut self.calls[number.at()];
-        // All lengths are the worker's word.
-        let most = output.bytes as usize;
-        let bytes = (completion.bytes as usize).min(most);
-        let rest = (completion.log as usize).min(most - bytes);
+        let [bytes, rest, body] =
+            [completion.bytes, completion.log, completion.lost].map(|bytes| bytes as usize);
         let process = &mut self.seats.processes[at];
-        if completion.end == End::Calls && cell != 0 && call.over.is_none() {
-            let body = (completion.lost as usize).min(most - bytes - rest);
+        if completion.end == End::Calls && call.over.is_none() {
             let message = process.worker.read(output.at, bytes + rest + body);
             (call.waits, call.has_called) = (Some((at, cell)), true);
             let outward = Outward {
@@ -99,7 +118,7 @@ impl<T> Dispatcher<T> {
         let (said, log) = match completion.short {
             Some(short) => {
                 let short = short.bytes();
-                (short[..bytes.min(short.len())].to_vec(), Vec::new())
+                (short[..bytes].to_vec(), Vec::new())
             }
             None => {
                 let mut said = process.worker.read(output.at, bytes + rest);
@@ -116,7 +135,9 @@ impl<T> Dispatcher<T> {
             End::Fault => Outcome::Fault(completion.code, completion.detail),
             End::Stopped => Outcome::Budget(std::time::Duration::from_nanos(function.budget_ns)),
             End::Room => Outcome::Long(completion.detail),
-            End::Calls | End::Refused => Outcome::Lost,
+            // Of one that is over already: others wait, and none is refused.
+            End::Calls | End::Refused => Outcome::Cancelled,
+            End::Reply if said.len() > MESSAGE => Outcome::Long(said.len() as u64),
             End::Reply => Outcome::Reply(said),
         };
         // One that was stopped for its caller's sake has done nothing wrong.

@@ -55,7 +55,7 @@ impl Counts {
             | Outcome::Gone
             | Outcome::Cancelled
             | Outcome::Deadline
-            | Outcome::Lost
+            | Outcome::Lost(_)
             | Outcome::Held(_)
             | Outcome::NotLoaded(_) => {}
         }

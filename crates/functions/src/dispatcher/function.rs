@@ -80,6 +80,8 @@ pub(super) struct Function {
     /// It has cells of its own.
     pub(super) heavy: bool,
     pub(super) idempotent: bool,
+    /// It can call services.
+    pub(super) calls_services: bool,
     /// Strikes that ban it, that it has, and good replies since the last one that was taken back.
     pub(super) strikes: [u32; 3],
     pub(super) loaded: Option<Loaded>,
@@ -100,7 +102,7 @@ impl Function {
         let Registration { name, owner, image, parameters, budget, idempotent, share, strikes } =
             registration;
         // Only what has a cell of its own can wait.
-        let heavy = image.image().calls(RuntimeCall::Service);
+        let calls_services = image.image().calls(RuntimeCall::Service);
         Self {
             generation,
             owner,
@@ -109,13 +111,14 @@ impl Function {
             group,
             budget_ns: budget.as_nanos() as u64,
             // And only it cannot run again when its reply has no room.
-            room: if heavy { CALLERS_ROOM } else { OWN as usize },
+            room: if calls_services { CALLERS_ROOM } else { OWN as usize },
             parameters: parameters.into(),
             is_banned: false,
             is_removed: false,
             is_recent: false,
-            heavy,
+            heavy: calls_services,
             idempotent,
+            calls_services,
             strikes: [strikes, 0, 0],
             loaded: None,
             counts: Counts::default(),

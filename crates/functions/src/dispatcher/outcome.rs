@@ -31,8 +31,8 @@ pub enum Outcome {
     Cancelled,
     /// Its time is over.
     Deadline,
-    /// Its worker has ended, and it must not run again.
-    Lost,
+    /// Its worker has ended, and why, and it must not run again.
+    Lost(String),
     /// It has not heard that it is to stop, and its worker was ended for that.
     Deaf,
     /// No worker process could be had for its group: functions wait in all of them, which are so many.
@@ -44,7 +44,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether it counts against the function: what stops a worker for a while, or might do more.
+    /// Whether it counts against the function: what stops a worker for a while, or might do more. The end of
+    /// a worker does too, whatever comes of the call: see [`super::watch`].
     pub(super) fn is_strike(&self) -> bool {
         matches!(self, Self::Budget(_) | Self::Fault(..) | Self::Stack | Self::Memory | Self::Deaf)
     }

@@ -43,6 +43,8 @@ pub(super) struct Process {
     pub(super) told_ns: Option<(u64, u64)>,
     /// The functions that it has given up.
     pub(super) given_up: u32,
+    /// What it has said that cannot be true: it is killed, and nothing more of it is read.
+    pub(super) lie: Option<&'static str>,
 }
 
 impl Process {
@@ -59,6 +61,7 @@ impl Process {
             began_ns: now_ns,
             told_ns: None,
             given_up: 0,
+            lie: None,
         }
     }
 
@@ -100,9 +103,26 @@ impl Process {
         self.cells.taken() - running
     }
 
-    /// Whether it has completed something, or has begun and was not seen to.
+    /// Whether it has completed something, or has begun and was not seen to, or is to be replaced.
     pub(super) fn has_news(&self) -> bool {
-        self.worker.has_completion() || !self.has_begun && self.worker.has_begun()
+        self.lie.is_some()
+            || self.worker.has_completion()
+            || !self.has_begun && self.worker.has_begun()
+    }
+
+    /// It has said what cannot be true: it is killed, and replaced when it is gone.
+    #[cold]
+    pub(super) fn has_lied(&mut self, lie: &'static str) {
+        self.lie = Some(lie);
+        let _gone = self.worker.child().kill();
+    }
+
+    /// Whether it may be given something: not if it has completed that already.
+    pub(super) fn is_honest(&mut self) -> bool {
+        if self.worker.peek(self.worker.next()).is_some() {
+            self.has_lied("it has completed what it was not given yet");
+        }
+        self.lie.is_none()
     }
 
     /// Sees whether it has begun: what it was given before begins now.

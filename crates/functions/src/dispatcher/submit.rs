@@ -190,7 +190,7 @@ impl<T> Dispatcher<T> {
         Ok(is_done)
     }
 
-    /// Enters a function in an active process; whether that has room.
+    /// Enters a function in an active process; whether that has room, and has told no lie.
     fn invoke(&mut self, number: Number, at: usize, loaded: &Loaded, now_ns: u64) -> bool {
         let Loaded { entry, data, .. } = *loaded;
         let preemption = self.workers.preemption;
@@ -199,6 +199,9 @@ impl<T> Dispatcher<T> {
         let length = call.request.len() + function.parameters.len();
         let owner = function.owner;
         let process = &mut self.seats.processes[at];
+        if !process.is_honest() {
+            return false;
+        }
         let described = data.map_or(0, |_| Data::BYTES);
         let next = process.worker.next();
         let Some((input, output)) = process.payloads.pair(next, described + length, function.room)
@@ -249,6 +252,9 @@ impl<T> Dispatcher<T> {
         }
         self.seats.activate(at);
         let process = &mut self.seats.processes[at];
+        if !process.is_honest() {
+            return false;
+        }
         let next = process.worker.next();
         let Some((input, output)) = process.payloads.pair(next, bytes.len(), function.room) else {
             return false;

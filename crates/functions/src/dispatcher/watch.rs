@@ -10,12 +10,26 @@
 //! | leaves | its last call is over | killed |
 //! | sleeps, and nothing waits in it | another group has none, and there are as many as there may be | killed |
 //! | any | its group has no function any more | killed |
+//! | any | it has said what cannot be true ([`super::check`]) | killed |
 //! | has ended | | its calls go elsewhere or are over; if it was active, another one is started |
 //! | cannot be started | | none is tried before [`PAUSE`] is over |
 //!
 //! With the last process of a group, its images go.
+//!
+//! # Whose fault it is
+//!
+//! The function that runs as its worker ends has a strike, if the worker ends by itself: it has exited, died
+//! by a signal for what it has done, or said what cannot be true. Other signals come from outside, for a
+//! function cannot send any: those of the dispatcher, of an administrator, of a terminal, and of a kernel
+//! without memory, which is that of all functions together. They are nobody's fault.
+//!
+//! A function that has got out of its cell can end its worker while another one runs, which has the strike
+//! then. With the same means it could say of the other one's calls that they were faults. Who does not want
+//! to believe others that far does not share a process with them ([`super::Share`]).
 
 use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::call::{Event, Number};
@@ -107,15 +121,18 @@ impl<T> Dispatcher<T> {
         let slots = self.seats.processes.capacity();
         for at in 0..slots {
             let Some(process) = self.seats.processes.get_mut(at) else { continue };
-            let is_over = process.is_leaving(self.workers.recycle) && process.is_empty();
-            if is_over {
-                process.worker.child().kill()?;
-                process.worker.child().wait()?;
-            }
             let is_active = self.seats.all[process.seat].active == Some(at);
             let is_looked_at = is_active || self.turn % slots == at;
-            if is_over || is_looked_at && process.worker.child().try_wait()?.is_some() {
-                self.replace(at, now_ns, events)?;
+            let ended = if process.is_leaving(self.workers.recycle) && process.is_empty() {
+                process.worker.child().kill()?;
+                Some(process.worker.child().wait()?)
+            } else if is_looked_at {
+                process.worker.child().try_wait()?
+            } else {
+                None
+            };
+            if let Some(ended) = ended {
+                self.replace(at, ended, now_ns, events)?;
                 any = true;
             }
         }
@@ -189,9 +206,24 @@ impl<T> Dispatcher<T> {
     }
 
     /// A process has ended: its calls begin again or are over, and another one has its seat if it was active.
-    fn replace(&mut self, at: usize, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<()> {
+    fn replace(
+        &mut self,
+        at: usize,
+        ended: ExitStatus,
+        now_ns: u64,
+        events: &mut Vec<Event<T>>,
+    ) -> io::Result<()> {
         self.collect(at, now_ns, events)?;
-        let flying = std::mem::take(&mut self.seats.processes[at].flying);
+        let process = &mut self.seats.processes[at];
+        let flying = std::mem::take(&mut process.flying);
+        let why = process.lie.map_or_else(|| ended.to_string(), str::to_owned);
+        let is_its_own_end = process.lie.is_some() || has_ended_itself(ended);
+        if let Some(first) = flying.front().filter(|_| process.has_begun && is_its_own_end) {
+            let call = &self.calls[first.call.at()];
+            if !call.over.as_ref().is_some_and(Outcome::is_strike) {
+                self.functions[call.function.at()].strike();
+            }
+        }
         let waited = self.calls.iter().filter(|(_, call)| call.waits.is_some_and(|w| w.0 == at));
         let waited: Vec<_> = waited.map(|(at, call)| Number::new(at, call.generation)).collect();
         // The last one first, so that the first one is in front again.
@@ -199,7 +231,7 @@ impl<T> Dispatcher<T> {
         let flew: Vec<_> = flew.map(|(place, flying)| (flying.call, place == 0)).collect();
         for (number, may_have_run) in flew.into_iter().chain(waited.into_iter().map(|n| (n, true)))
         {
-            self.begin_again(number, may_have_run, now_ns, events)?;
+            self.begin_again((number, now_ns), may_have_run, &why, events)?;
         }
         let (process, was_active) = self.seats.take_out(at);
         let Process { group, seat, has_begun, .. } = process;
@@ -218,9 +250,9 @@ impl<T> Dispatcher<T> {
     /// A call whose worker has ended begins again, or is over.
     fn begin_again(
         &mut self,
-        number: Number,
+        (number, now_ns): (Number, u64),
         may_have_run: bool,
-        now_ns: u64,
+        why: &str,
         events: &mut Vec<Event<T>>,
     ) -> io::Result<()> {
         self.release(number.at());
@@ -238,7 +270,8 @@ impl<T> Dispatcher<T> {
         }
         let once_more = !call.is_second && (function.idempotent || !call.has_called);
         if may_have_run && !once_more {
-            return self.done((number, now_ns), Outcome::Lost, Vec::new(), events);
+            let lost = Outcome::Lost(why.to_owned());
+            return self.done((number, now_ns), lost, Vec::new(), events);
         }
         call.is_second |= may_have_run;
         (call.answer, call.has_called) = (None, false);
@@ -247,4 +280,11 @@ impl<T> Dispatcher<T> {
         }
         Ok(())
     }
+}
+
+/// Whether a worker has ended for what it has done itself: signals but those for faults come from outside.
+fn has_ended_itself(ended: ExitStatus) -> bool {
+    use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    let faults = [SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS];
+    ended.signal().is_none_or(|signal| faults.contains(&signal))
 }

@@ -13,7 +13,7 @@ use partywall_abi::function::{
 };
 use partywall_abi::security::Isolation;
 use partywall_abi::sync::Ordering;
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{Preemption, Workers};
@@ -21,7 +21,7 @@ use crate::clock::Exactness;
 use crate::isolation::InForce;
 use crate::layout::{CELL_FILE, Layout, PAYLOAD_BYTES, RING_BYTES, SAYS, WORKER_BYTES};
 use crate::sleep::{open, wake};
-use crate::store::Store;
+use crate::store::{Store, memory};
 use crate::worker::{STOP, Start};
 
 /// A worker as its dispatcher has it.
@@ -49,8 +49,7 @@ impl Worker {
     /// The kernel's.
     pub fn start(workers: &Workers, number: usize, store: &Store) -> io::Result<Self> {
         let layout = store.layout();
-        let memory = rustix::fs::memfd_create("partywall-worker", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&memory, WORKER_BYTES)?;
+        let memory = memory("partywall-worker", WORKER_BYTES)?;
         let shared = Mapping::new(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
         // SAFETY: just mapped, and all of a ring is atomic.
         let ring = unsafe { &*shared.at.cast::<Ring>() };

@@ -162,7 +162,8 @@ fn row_53_calls_of_a_worker_that_is_killed_run_again_or_are_lost_once() {
         calls.sort_unstable();
         assert_eq!(std::mem::take(&mut rig.unwanted), calls);
         let plain = plain.into_iter().map(|token| (token, reply("PLAIN")));
-        let expected = [(once, Outcome::Lost), (again, reply("late"))].into_iter().chain(plain);
+        let lost = Outcome::Lost("signal: 9 (SIGKILL)".into());
+        let expected = [(once, lost), (again, reply("late"))].into_iter().chain(plain);
         assert_eq!(seen, expected.collect::<Vec<_>>(), "round {round}");
         assert_eq!(asked, 1);
         // An answer that comes too late is nobody's, also where another call waits in the same place.

@@ -63,8 +63,13 @@ pub(crate) fn image(text: &str) -> Image {
 
 /// The same, signed by a key of this run.
 pub(crate) fn signed(text: &str) -> Signed {
+    signed_by(&BUILDER, text)
+}
+
+/// One that this builder has built.
+pub(crate) fn signed_by(builder: &Builder, text: &str) -> Signed {
     static KEY: LazyLock<SigningKey> = LazyLock::new(SigningKey::generate);
-    let built = BUILDER.build(&[main_rs(text)]).unwrap();
+    let built = builder.build(&[main_rs(text)]).unwrap();
     let made = Made::of(&built, "rustc");
     Signed::new("f", built.image, made, &KEY)
 }

@@ -4,6 +4,7 @@ mod corpus;
 mod dispatch;
 mod host;
 mod layers;
+mod lies;
 mod many;
 mod residue;
 mod rig;
@@ -219,6 +220,7 @@ fn a_function_waits_for_a_service_while_others_run() {
     // Only what has a cell of its own may wait.
     host.cell = 0;
     host.submit(&asks, b"a");
-    assert_eq!(host.wait().end, End::Refused);
+    let done = host.wait();
+    assert_eq!((done.end, done.code), (End::Fault, 11));
     assert_eq!(host.call(&upper, b"others").end, End::Reply);
 }

@@ -83,7 +83,12 @@ impl Rig {
             while self.events.is_empty() {
                 let now = self.now();
                 self.dispatcher.poll(now, &mut self.events).unwrap();
-                assert!(begun.elapsed() < Duration::from_secs(20), "nothing happens");
+                let workers = || self.dispatcher.workers();
+                assert!(
+                    begun.elapsed() < Duration::from_secs(20),
+                    "nothing happens: {:?}",
+                    workers()
+                );
             }
             match self.events.remove(0) {
                 Event::Unwanted(call) => self.unwanted.push(call),

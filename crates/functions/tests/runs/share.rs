@@ -423,7 +423,8 @@ fn functions_that_wait_keep_their_process_and_go_on_in_it() {
     let at = rig.dispatcher.workers().iter().position(|it| it.group == group).unwrap();
     rig.dispatcher.kill_worker(at);
     let done = rig.done();
-    assert_eq!((done.token, done.outcome), (token, Outcome::Lost));
+    let lost = Outcome::Lost("signal: 9 (SIGKILL)".into());
+    assert_eq!((done.token, done.outcome), (token, lost));
     assert_eq!(rig.outcome(others[1], b"a"), reply("A"));
 }
 

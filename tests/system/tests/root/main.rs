@@ -3,6 +3,7 @@
 
 mod attacks;
 mod containers;
+mod functions;
 mod many;
 mod origins;
 mod others;
