@@ -110,8 +110,8 @@ impl<T> State<T> {
     }
 }
 
-/// The owners with a call that may begin, by their virtual times. The first one is beside the tree: as long as
-/// it stays the first, which an owner alone does, nothing of the tree changes.
+/// The owners with a call that may begin, by their virtual times. The first one is beside the tree: as long
+/// as it stays the first, which an owner alone does, nothing of the tree changes.
 #[derive(Debug, Default)]
 struct Ready {
     first: Option<Place>,

@@ -1,10 +1,10 @@
 //! The object that the builder's linker has made, taken to an [`Image`].
 //!
 //! The linker's script has four parts at fixed addresses: code, constants, data, and what the linker itself
-//! needs (dynamic entries, symbols, relocations), which is read here and goes no further. Constants may be right
-//! behind the code instead: then the image is compact. What an object can
-//! have besides is refused, not left out: a library that it needs, constructors, thread-local data, indirect
-//! functions, relocations in code, symbols that are not the runtime's calls.
+//! needs (dynamic entries, symbols, relocations), which is read here and goes no further. Constants may be
+//! right behind the code instead: then the image is compact. What an object can have besides is refused, not
+//! left out: a library that it needs, constructors, thread-local data, indirect functions, relocations in
+//! code, symbols that are not the runtime's calls.
 //!
 //! # References
 //! elf(5); System V ABI, AMD64 supplement, section 4.4 (relocation types).

@@ -55,8 +55,8 @@ pub struct Registration {
     pub strikes: u32,
 }
 
-/// A function. Of thousands, most have left the caches since their last call: what each call needs comes first,
-/// on three lines, and what few need behind it.
+/// A function. Of thousands, most have left the caches since their last call: what each call needs comes
+/// first, on three lines, and what few need behind it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Function {

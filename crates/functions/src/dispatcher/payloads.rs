@@ -1,7 +1,8 @@
 //! Where requests and replies lie in a worker's payloads.
 //!
 //! Each slot of the ring has a little of its own ([`OWN`], for each direction), which costs nothing. What is
-//! longer has a power of two of bytes, and a free one waits in the list of its size.
+//! longer has a power of two of bytes, and a free one waits in the list of its size. When all are free, they
+//! are one again.
 
 use partywall_abi::function::{GRAIN, SLOTS};
 
@@ -12,6 +13,8 @@ pub(super) const OWN: u32 = 4096;
 /// The smallest and the largest of the others, as powers of two.
 const SMALLEST: u32 = 13;
 const LARGEST: u32 = 25;
+/// Where the others begin, behind what slots have.
+const BEGIN: u64 = SLOTS as u64 * 2 * OWN as u64;
 
 /// The payloads' free memory.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub(super) struct Payloads {
     free: [Vec<u32>; (LARGEST - SMALLEST + 1) as usize],
     /// Where nothing has been taken from yet.
     next: u64,
+    /// How many are taken.
+    taken: u32,
 }
 
 /// Memory of a payload.
@@ -32,8 +37,7 @@ pub(super) struct Room {
 
 impl Default for Payloads {
     fn default() -> Self {
-        let next = u64::from(SLOTS) * 2 * u64::from(OWN);
-        Self { free: Default::default(), next }
+        Self { free: Default::default(), next: BEGIN, taken: 0 }
     }
 }
 
@@ -50,6 +54,7 @@ impl Payloads {
         let list = self.free.get_mut((power - SMALLEST) as usize)?;
         let bytes = 1 << power;
         if let Some(at) = list.pop() {
+            self.taken += 1;
             return Some(Room { at, bytes });
         }
         let end = self.next + u64::from(bytes);
@@ -58,6 +63,7 @@ impl Payloads {
         }
         let at = (self.next / GRAIN as u64) as u32;
         self.next = end;
+        self.taken += 1;
         Some(Room { at, bytes })
     }
 
@@ -83,7 +89,14 @@ impl Payloads {
 
     /// Gives back what was taken. A slot's own memory is nobody's to give.
     pub(super) fn give(&mut self, room: Room) {
-        if room.bytes > OWN {
+        if room.bytes <= OWN {
+            return;
+        }
+        self.taken -= 1;
+        if self.taken == 0 {
+            self.free.iter_mut().for_each(Vec::clear);
+            self.next = BEGIN;
+        } else {
             self.free[(room.bytes.ilog2() - SMALLEST) as usize].push(room.at);
         }
     }
@@ -93,6 +106,20 @@ impl Payloads {
 mod tests {
     use super::*;
     use partywall_testkit::Random;
+
+    /// What small rooms were made of is there for a large one when they are free.
+    #[test]
+    fn free_rooms_are_one_again() {
+        let mut payloads = Payloads::default();
+        let small: Vec<_> = std::iter::from_fn(|| payloads.take(1 << 20)).collect();
+        assert_eq!((small.len(), payloads.take(16 << 20)), (63, None));
+        for room in small {
+            assert_eq!(payloads.take(16 << 20), None);
+            payloads.give(room);
+        }
+        let large: Vec<_> = std::iter::from_fn(|| payloads.take(16 << 20)).collect();
+        assert_eq!(large.len(), 3);
+    }
 
     #[test]
     fn rooms_do_not_overlap_and_are_used_again() {
