@@ -32,8 +32,9 @@
 //! # Sleep
 //!
 //! A worker that finds nothing spins for a while, stores 1 in `sleep`, looks once more, and waits for the
-//! word to change (futex(2)). Who submits looks at the word behind a fence, and where it is 1 stores 0 and
-//! wakes. Until the dispatcher has read what the worker has begun with, `sleep` is [`NOT_YET`].
+//! word to change (futex(2)). Who submits looks at the word behind a fence, once for all that it submits
+//! together, and where it is 1 stores 0 and wakes. Until the dispatcher has read what the worker has begun
+//! with, `sleep` is [`CLOSED`].
 //!
 //! A worker whose CPU is another one's for now does not spin: the dispatcher stores the number of the next
 //! submission in `rest` while there is none, and a worker that looks for that one sleeps at once.
@@ -58,7 +59,7 @@
 //!
 //! # Begin
 //!
-//! A worker stores one of [`begun`], wakes by `bell`, and waits until `sleep` is not [`NOT_YET`] any more.
+//! A worker stores one of [`begun`], wakes by `bell`, and waits until `sleep` is not [`CLOSED`] any more.
 //! Where it has no protection keys, a text behind the ring says why: its length in 32 bits, and so many
 //! bytes, [`begun::TEXT`] at most. The dispatcher reads both, and then stores 0 in `sleep` and wakes: until
 //! then no function has run that could have written them. There may be submissions before.
@@ -99,7 +100,7 @@ pub const SHORT: usize = 24;
 /// What offsets of payloads are a multiple of, in bytes.
 pub const GRAIN: usize = 64;
 /// What `sleep` is until the worker may look for submissions.
-pub const NOT_YET: u32 = 2;
+pub const CLOSED: u32 = 2;
 /// Where a short payload is.
 const SHORT_AT: usize = 5;
 

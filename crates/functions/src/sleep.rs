@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use partywall_abi::function::{NOT_YET, Word};
+use partywall_abi::function::{CLOSED, Word};
 use partywall_abi::sync::{Ordering, fence};
 use rustix::thread::futex::{self, Flags, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
 use rustix::time::{ClockId, clock_gettime};
@@ -25,9 +25,9 @@ pub(crate) fn open(word: &Word) {
 
 /// Waits until the dispatcher has opened this word.
 pub(crate) fn until_open(word: &Word) {
-    while word.0.load(Ordering::Acquire) == NOT_YET {
+    while word.0.load(Ordering::Acquire) == CLOSED {
         // It looks again, whatever has ended the wait.
-        let _woken = futex::wait(&word.0, Flags::empty(), NOT_YET, None);
+        let _woken = futex::wait(&word.0, Flags::empty(), CLOSED, None);
     }
 }
 

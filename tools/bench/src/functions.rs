@@ -254,6 +254,13 @@ pub const CONTENDERS: &[Contender] = &[
         both,
     ),
     Contender::function(
+        Kind::Ours,
+        "partywall-fn-timer",
+        "hashing where the runtime's dispatcher has no core of its own: each worker's timer looks how long the \
+         function has run",
+        quanta,
+    ),
+    Contender::function(
         Kind::Other,
         "sigalrm",
         "hashing in a process under a periodic timer (setitimer(2)) whose handler looks how long the \

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use partywall_abi::function::{
-    Completion, End, GRAIN, Input, NOT_YET, Ring, SLOTS, Short, Submission, WORDS, begun, following,
+    CLOSED, Completion, End, GRAIN, Input, Ring, SLOTS, Short, Submission, WORDS, begun, following,
 };
 use partywall_functions::layout::{RING_BYTES, SAYS};
 use partywall_functions::worker::Start;
@@ -73,7 +73,7 @@ impl Liar {
         // A text of 4 GiB that is no UTF-8.
         self.memory.write_all_at(&[0xff; 1024], SAYS).expect("behind the ring");
         self.ring.begin(begun::NONE);
-        while self.ring.sleep.0.load(Ordering::Acquire) == NOT_YET {
+        while self.ring.sleep.0.load(Ordering::Acquire) == CLOSED {
             pause();
         }
         let mut number = 1;

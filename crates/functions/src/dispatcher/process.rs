@@ -142,7 +142,7 @@ impl Process {
         if self.flying.is_empty() {
             (self.began_ns, self.told_ns) = (now_ns, None);
         }
-        let number = self.worker.submit(submission);
+        let number = self.worker.put(submission);
         self.flying.push_back(Flying { number, call, cell: submission.cell, input, output });
     }
 }

@@ -8,7 +8,7 @@ use super::Dispatcher;
 use super::call::{Call, Event, Number};
 use super::function::Function;
 use super::outcome::Outcome;
-use super::seat::{Place, Wanted, is_far};
+use super::seat::{Place, Seats, Wanted, is_far};
 use crate::layout::LIGHT_HEAP;
 use crate::store::{Data, Loaded};
 
@@ -29,6 +29,8 @@ impl<T> Dispatcher<T> {
         if are_many {
             any |= self.end_turns(now_ns);
         }
+        let Seats { all, processes, .. } = &mut self.seats;
+        all.iter().filter_map(|seat| seat.active).for_each(|at| processes[at].worker.announce());
         Ok(any)
     }
 

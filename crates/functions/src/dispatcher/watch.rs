@@ -35,13 +35,11 @@ use std::time::Duration;
 use super::call::{Event, Number};
 use super::outcome::Outcome;
 use super::process::Process;
-use super::worker::Worker;
+use super::worker::{BEGIN, Worker};
 use super::{AGAIN, DEAF, Dispatcher, Preemption};
 
 /// How often it is looked whether workers live.
 const LOOKS: Duration = Duration::from_millis(1);
-/// How long a worker may take to begin.
-const BEGIN: Duration = Duration::from_secs(10);
 /// How long no worker is started where one could not be.
 const PAUSE: Duration = Duration::from_millis(100);
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use partywall_abi::function::{
-    Completion, GRAIN, NOT_YET, Ring, SLOTS, Submission, Word, begun, following,
+    CLOSED, Completion, GRAIN, Ring, SLOTS, Submission, Word, begun, following,
 };
 use partywall_abi::security::Isolation;
 use partywall_abi::sync::Ordering;
@@ -34,13 +34,15 @@ pub struct Worker {
     /// The next submission's number, and that of the first without a completion.
     next: u32,
     oldest: u32,
+    /// The worker is awake, or has been told of all submissions.
+    is_announced: bool,
     memory: OwnedFd,
     layout: Layout,
     begun: OnceCell<Result<InForce, String>>,
 }
 
 /// How long a worker may take to begin.
-const BEGINS: Duration = Duration::from_secs(20);
+pub(super) const BEGIN: Duration = Duration::from_secs(10);
 
 impl Worker {
     /// Starts a worker for CPU `number` of these, which maps these images.
@@ -53,7 +55,7 @@ impl Worker {
         let shared = Mapping::new(memory.as_fd(), RING_BYTES + PAYLOAD_BYTES)?;
         // SAFETY: just mapped, and all of a ring is atomic.
         let ring = unsafe { &*shared.at.cast::<Ring>() };
-        ring.sleep.0.store(NOT_YET, Ordering::Relaxed);
+        ring.sleep.0.store(CLOSED, Ordering::Relaxed);
         let files = [memory.as_fd(), store.file(), store.clock()];
         let descriptors = files.map(|file| file.as_raw_fd());
         let start = Start {
@@ -100,6 +102,7 @@ impl Worker {
                 shared,
                 next: 1,
                 oldest: 1,
+                is_announced: true,
                 memory,
                 layout,
                 begun: OnceCell::new(),
@@ -188,7 +191,7 @@ impl Worker {
                 let why = format!("a worker of functions has ended before it began: {status}");
                 return Err(io::Error::other(why));
             }
-            if since.elapsed() > BEGINS {
+            if since.elapsed() > BEGIN {
                 return Err(io::Error::other("a worker of functions does not begin"));
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -198,11 +201,27 @@ impl Worker {
     /// Submits; its number. There must be room.
     #[inline]
     pub fn submit(&mut self, submission: &Submission) -> u32 {
+        let number = self.put(submission);
+        self.announce();
+        number
+    }
+
+    /// The same of one of several; a worker that sleeps hears of them by [`Self::announce`].
+    #[inline]
+    pub(crate) fn put(&mut self, submission: &Submission) -> u32 {
         let number = self.next;
         self.ring().slot(number).submission.submit(number, submission);
-        self.next = following(number);
-        wake(&self.ring().sleep);
+        (self.next, self.is_announced) = (following(number), false);
         number
+    }
+
+    /// Wakes the worker if it sleeps and there is something new: behind a fence, which waits until all that
+    /// was written can be seen, and so comes once for many.
+    #[inline]
+    pub(crate) fn announce(&mut self) {
+        if !std::mem::replace(&mut self.is_announced, true) {
+            wake(&self.ring().sleep);
+        }
     }
 
     /// Whether it has begun, and looks for submissions from now on.

@@ -1,12 +1,13 @@
 //! Throughput under a quantum: blocks of 64 bytes hashed per second (SHA-512), called in pieces.
 //!
 //! A call hashes [`BLOCKS`] blocks, which takes less than the shortest quantum, and [`WINDOW`] calls are
-//! under way. Both contenders have the same source of the hash, and a dispatcher that looks for answers all
+//! under way. All contenders have the same source of the hash, and a dispatcher that looks for answers all
 //! the time. Each sum is checked.
 //!
 //! | contender | the quantum is |
 //! |---|---|
 //! | `partywall-fn` | the function's budget: its dispatcher looks, and signals only a worker that is beyond it |
+//! | `partywall-fn-timer` | the function's budget, and the period of the worker's own timer (timer_create(2)) |
 //! | `sigalrm` | the period of the worker's timer |
 //!
 //! A worker that gets nothing done for two seconds is ended, and has hashed nothing: a period that is shorter
@@ -14,7 +15,7 @@
 
 use std::time::Duration;
 
-use partywall_functions::dispatcher::{Event, Id, Outcome};
+use partywall_functions::dispatcher::{Event, Id, Outcome, Preemption};
 
 use super::cell::{Cell, Measure, More};
 use super::link::Link;
@@ -50,7 +51,11 @@ pub fn rows(task: &Task) -> Result<Vec<(Case, Figures)>> {
     for quantum in std::iter::once(None).chain(QUANTA.map(Some)) {
         let figures = match task.contender.as_str() {
             "sigalrm" => under_timer(task, quantum)?,
-            _ => under_budget(task, quantum)?,
+            "partywall-fn-timer" => {
+                let every = quantum.map_or(NO_QUANTUM, |us| Duration::from_micros(us.into()));
+                under_budget(task, quantum, Preemption::Timer(every))?
+            }
+            _ => under_budget(task, quantum, Preemption::Dispatcher)?,
         };
         let cell = Cell::of(Measure::Hashes).every(quantum);
         rows.push((Case::functions(Mode::Warm, task.count.into(), cell), figures));
@@ -84,8 +89,8 @@ impl Hashes for UnderTimer {
     }
 }
 
-fn under_budget(task: &Task, quantum: Option<u32>) -> Result<Figures> {
-    let mut ours = Ours::start(task)?;
+fn under_budget(task: &Task, quantum: Option<u32>, preemption: Preemption) -> Result<Figures> {
+    let mut ours = Ours::start_with(task, preemption)?;
     let budget = quantum.map_or(NO_QUANTUM, |us| Duration::from_micros(us.into()));
     let image = prepared::image(&task.files, "hash")?;
     let id = ours.register("hash", image, ours.owner, budget)?;

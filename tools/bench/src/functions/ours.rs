@@ -14,7 +14,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use partywall_functions::clock::Clock;
-use partywall_functions::dispatcher::{Dispatcher, Event, Id, Outcome, Registration, Share};
+use partywall_functions::dispatcher::{
+    Dispatcher, Event, Id, Outcome, Preemption, Registration, Share, Workers,
+};
 use partywall_functions::image::{CONSTANTS, Image};
 use partywall_functions::layout::{Layout, PAGE, PLOT};
 use partywall_functions::schedule::{Limits, Owner};
@@ -68,11 +70,16 @@ pub struct Ours {
 impl Ours {
     /// A dispatcher with one worker and no function.
     pub fn start(task: &Task) -> Result<Self> {
+        Self::start_with(task, Preemption::Dispatcher)
+    }
+
+    /// The same with another one who stops functions.
+    pub fn start_with(task: &Task, preemption: Preemption) -> Result<Self> {
         let (store, clock, stamps) = link::store(task.seed, task.count)?;
         let layout = store.layout();
         let program = worker()?;
         let before = held::children()?;
-        let workers = link::one_worker(program, task.cpus[1]);
+        let workers = Workers { preemption, ..link::one_worker(program, task.cpus[1]) };
         let mut dispatcher = Dispatcher::new(store, workers)?;
         let mut started = held::children()?;
         started.retain(|pid| !before.contains(pid));

@@ -156,7 +156,7 @@ fn measure(task: &Task, rows: &mut Rows<'_>) -> Result<()> {
         }
         "process-fork-exec" => colds(task, || exec(How::Twice), &mut times, rows),
         "process-fork-exec-once" => colds(task, || exec(How::Once), &mut times, rows),
-        "sigalrm" => {
+        "sigalrm" | "partywall-fn-timer" => {
             rows.extend(hashes::rows(task)?);
             Ok(())
         }

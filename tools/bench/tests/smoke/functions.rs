@@ -17,7 +17,7 @@ fn functions_are_called_and_stopped_by_everyone() {
     names.extend(["process-udp", "process-fair"]);
     names.extend(["process-zygote", "process-fork-exec-once", "sigalrm", "timer", "bare-signal"]);
     if is_root() {
-        names.push("partywall-fn");
+        names.extend(["partywall-fn", "partywall-fn-timer"]);
     }
     if cfg!(feature = "opponents") {
         names.extend(["wasmtime", "wasmtime-memory"]);
