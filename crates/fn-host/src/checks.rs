@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 
 use partywall_functions::source::File;
+pub use partywall_functions::source::{BYTES as SOURCES, FILES};
 use serde_bytes::ByteBuf;
 use tonic::Status;
 
 /// Bytes of a version's parameters and secrets, with their names.
 pub const PARAMETERS: usize = 64 << 10;
-/// Bytes of a function's sources.
-pub const SOURCES: usize = 1 << 20;
-/// Files of a function.
-pub const FILES: usize = 256;
 /// Bytes of a name.
 pub const NAME: usize = 63;
 
@@ -63,7 +60,7 @@ pub fn values(parameters: &Values, secrets: &Values) -> Result<Vec<u8>, Status> 
 
 /// Whether a function can have these files; what is in them is the builder's to see.
 pub(crate) fn files(files: &[File]) -> Result<(), Status> {
-    let bytes = files.iter().map(|file| file.path.len() + file.text.len()).sum::<usize>();
+    let bytes = files.iter().map(|file| file.text.len()).sum::<usize>();
     if files.len() > FILES || bytes > SOURCES {
         return Err(Status::invalid_argument(format!(
             "the sources are {} files with {bytes} bytes; a function has {FILES} files with {SOURCES} \

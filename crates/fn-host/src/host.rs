@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use partywall_functions::builder::{Builder, Toolchain};
 use partywall_functions::dispatcher::{MESSAGE, Registration, Share, WorkerProcess};
@@ -121,6 +121,8 @@ struct Live {
 pub struct Host {
     registry: Registry,
     runtime: Runtime,
+    /// Closed once the dispatcher has ended.
+    over: tokio::sync::watch::Receiver<()>,
     known: Arc<Known>,
     functions: RwLock<HashMap<String, Arc<Live>>>,
     owners: Mutex<HashMap<String, OwnerHandle>>,
@@ -149,7 +151,8 @@ impl Host {
         let registry = Registry::open(&directory)?;
         let known = Arc::new(Known::new(policy));
         let on = tokio::runtime::Handle::current();
-        let outwards = Outwards::new(known.clone(), coordinator, on);
+        let (alive, over) = tokio::sync::watch::channel(());
+        let outwards = Outwards::new(known.clone(), coordinator, on, alive);
         let runtime = Runtime::start(runtime, Box::new(outwards))?;
         let toolchain = Toolchain::of(&rustc).map_err(|error| error.to_string());
         let compiler = toolchain.as_ref().map_or(String::new(), |found| found.version().into());
@@ -161,6 +164,7 @@ impl Host {
         Ok(Arc::new(Self {
             registry,
             runtime,
+            over,
             known,
             functions,
             owners: Mutex::default(),
@@ -171,6 +175,13 @@ impl Host {
             building: Mutex::default(),
             logs: Logs::default(),
         }))
+    }
+
+    /// Waits until the dispatcher has ended, which it does by itself only when it cannot go on: why.
+    pub async fn over(&self) -> String {
+        let mut over = self.over.clone();
+        while over.changed().await.is_ok() {}
+        self.runtime.over().unwrap_or("it has panicked").to_owned()
     }
 
     /// Why nothing can be built here, if so.
@@ -184,7 +195,8 @@ impl Host {
     ///
     /// # Errors
     /// UNAVAILABLE, when the dispatcher has ended.
-    pub fn set_policy(&self, policy: Policy) -> Result<(), Status> {
+    pub async fn set_policy(&self, policy: Policy) -> Result<(), Status> {
+        let _one = self.changes.lock().await;
         for (owner, handle) in lock(&self.owners).iter() {
             if let Some(rules) = policy.rules(owner) {
                 self.runtime.limit(handle, rules.limits).map_err(ended)?;
@@ -249,8 +261,8 @@ impl Host {
     /// Calls a function.
     ///
     /// # Errors
-    /// The function's own error with its code; NOT_FOUND; RESOURCE_EXHAUSTED beyond the owner's limits,
-    /// or for a request that is too long; DEADLINE_EXCEEDED when the deadline is over or the function has
+    /// The function's own error with its code; NOT_FOUND; RESOURCE_EXHAUSTED beyond the owner's limits;
+    /// INVALID_ARGUMENT for a request that is too long; DEADLINE_EXCEEDED when the deadline is over or the function has
     /// used up its budget; PERMISSION_DENIED when it is banned; INTERNAL when it has done what no
     /// function may.
     pub async fn invoke(
@@ -264,7 +276,7 @@ impl Host {
         let deployed = &live.record.version().deployed;
         let most = MESSAGE - checks::block_bytes(&deployed.parameters, &deployed.secrets);
         if body.len() > most {
-            return Err(Status::resource_exhausted(format!(
+            return Err(Status::invalid_argument(format!(
                 "the request has {} bytes, and `{name}` takes {most} beside its parameters",
                 body.len()
             )));
@@ -308,13 +320,16 @@ impl Host {
         let owner = self.owner(&record.owner)?;
         // Of an owner that the policy does not have any more nothing is called.
         let policy = self.known.policy();
-        let share = policy.rules(&record.owner).map_or(Share::Function, |rules| rules.share);
+        let rules = policy.rules(&record.owner);
+        let share = rules.map_or(Share::Function, |rules| rules.share);
+        // The policy may have had more when it was deployed.
+        let deployed_for = Duration::from_micros(deployed.budget_us);
+        let budget = rules.map_or(deployed_for, |rules| rules.budgets[1].min(deployed_for));
         let registration = Registration {
-            name: name.into(),
             owner: owner.number(),
             image: Arc::new(image),
             parameters: checks::block(&deployed.parameters, &deployed.secrets),
-            budget: std::time::Duration::from_micros(deployed.budget_us),
+            budget,
             idempotent: deployed.idempotent,
             share,
             strikes: STRIKES,
@@ -405,18 +420,18 @@ impl Host {
             host.registry.deploy((&of_name, &owner), deployed, &bytes, room).map_err(of_registry)
         })
         .await?;
-        self.publish(&name, record.clone()).await?;
+        self.publish(&name, record.clone()).await;
         Ok((record, tries))
     }
 
-    /// From here on calls have the current version of this record.
-    async fn publish(self: &Arc<Self>, name: &str, record: Record) -> Result<(), Status> {
+    /// From here on calls have the current version of this record. The one before is registered until its
+    /// last caller has let it go.
+    async fn publish(self: &Arc<Self>, name: &str, record: Record) {
         let live = Arc::new(live(record));
-        // Before it is published, so that no caller waits for it.
-        self.callee(name, &live).await?;
+        // Before it is published, so that no caller waits for it; where it cannot be, its first call says why.
+        let _later = self.callee(name, &live).await;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
         functions.insert(name.to_owned(), live);
-        Ok(())
     }
 
     async fn build(
@@ -485,7 +500,7 @@ impl Host {
         let record =
             blocking(move || host.registry.roll_back(&of_name, version).map_err(of_registry))
                 .await?;
-        self.publish(name, record.clone()).await?;
+        self.publish(name, record.clone()).await;
         Ok(record)
     }
 
@@ -499,11 +514,7 @@ impl Host {
         let (host, of_name) = (self.clone(), name.to_owned());
         blocking(move || host.registry.remove(&of_name).map_err(of_registry)).await?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        let removed = functions.remove(name);
-        drop(functions);
-        if let Some(callee) = removed.as_deref().and_then(|live| live.callee.get()) {
-            self.runtime.remove(callee.id()).map_err(ended)?;
-        }
+        functions.remove(name);
         Ok(())
     }
 
@@ -525,7 +536,8 @@ impl Host {
         record.is_banned = is_banned;
         let same = Live { record, callee: live.callee.clone() };
         let callee = self.callee(name, &live).await?;
-        self.runtime.ban(callee.id(), is_banned).map_err(ended)?;
+        let host = self.clone();
+        blocking(move || host.runtime.ban(callee.id(), is_banned).map_err(ended)).await?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
         functions.insert(name.to_owned(), Arc::new(same));
         Ok(())
@@ -538,7 +550,8 @@ impl Host {
     pub async fn preload(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<(), Status> {
         let live = self.rules((caller, Right::Call), name, |_, live| live.clone())?;
         let callee = self.callee(name, &live).await?;
-        let loaded = self.runtime.preload(callee.id()).map_err(ended)?;
+        let host = self.clone();
+        let loaded = blocking(move || host.runtime.preload(callee.id()).map_err(ended)).await?;
         loaded.map_err(|why| Status::resource_exhausted(format!("`{name}` is not loaded: {why}")))
     }
 
@@ -582,11 +595,11 @@ impl Host {
         drop(functions);
         seen.sort_by(|a, b| a.0.cmp(&b.0));
         // Looked at once: one may be registered meanwhile.
-        let ids: Vec<_> = seen.iter().map(|(_, live)| Some(live.callee.get()?.id())).collect();
-        let known = ids.iter().flatten().copied().collect();
+        let callees: Vec<_> = seen.iter().map(|(_, live)| live.callee.get().cloned()).collect();
+        let known = callees.iter().flatten().cloned().collect();
         let mut reports = self.runtime.report(known).map_err(ended)?.into_iter();
-        let listed = seen.into_iter().zip(ids).map(|((name, live), id)| {
-            let report = id.and_then(|_| reports.next().flatten());
+        let listed = seen.into_iter().zip(callees).map(|((name, live), callee)| {
+            let report = callee.and_then(|_| reports.next().flatten());
             let by_policy = || policy.rules(&live.record.owner).map(|rules| rules.share);
             let share = report.as_ref().map(|report| report.share).or_else(by_policy);
             let share = share.map_or("none", Share::name);

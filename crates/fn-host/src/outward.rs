@@ -17,10 +17,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use partywall::{Channel, Endpoint};
-use partywall_functions::dispatcher::Number;
+use partywall_functions::dispatcher::{MESSAGE, Number};
 use partywall_functions::runtime::{ServiceCall, Services};
 use partywall_functions::schedule::Owner;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tonic::Status;
 use tonic::client::Grpc;
@@ -68,11 +69,19 @@ pub(crate) struct Outwards {
     on: Handle,
     channels: HashMap<String, Channel>,
     tasks: Arc<Mutex<HashMap<Number, AbortHandle>>>,
+    /// Dropped with the dispatcher.
+    _alive: watch::Sender<()>,
 }
 
 impl Outwards {
-    pub(crate) fn new(known: Arc<Known>, coordinator: Option<PathBuf>, on: Handle) -> Self {
-        Self { known, coordinator, on, channels: HashMap::new(), tasks: Arc::default() }
+    pub(crate) fn new(
+        known: Arc<Known>,
+        coordinator: Option<PathBuf>,
+        on: Handle,
+        alive: watch::Sender<()>,
+    ) -> Self {
+        let (channels, tasks) = (HashMap::new(), Arc::default());
+        Self { known, coordinator, on, channels, tasks, _alive: alive }
     }
 
     /// The channel to a service; a text where its name is none.
@@ -145,7 +154,7 @@ async fn unary(
     if let Some(until) = until {
         request.set_timeout(until.saturating_duration_since(std::time::Instant::now()));
     }
-    let mut grpc = Grpc::new(channel);
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(MESSAGE);
     grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     Ok(grpc.unary(request, path, Raw).await?.into_inner())
 }

@@ -85,6 +85,10 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
             "the function's reply has {bytes} bytes, and a reply has {} at most",
             partywall_functions::dispatcher::MESSAGE
         )),
+        Outcome::LongRequest(bytes) => Status::invalid_argument(format!(
+            "the request has {bytes} bytes with the parameters, and may have {} at most",
+            partywall_functions::dispatcher::MESSAGE
+        )),
         Outcome::Refused(why) => {
             let mut status = Status::resource_exhausted(why.to_string());
             if let Refused::Rate { again_ms, .. } = why {

@@ -17,7 +17,7 @@ use crate::policy::Caller;
 use crate::proto::functions_server::{Functions, FunctionsServer};
 use crate::proto::{self, deploy_request};
 use crate::registry::{Record, Version};
-use crate::reply::CALL;
+use crate::reply::{CALL, blocking};
 
 /// The longest message: a request with what is around it.
 const LONGEST: usize = partywall_functions::dispatcher::MESSAGE + (64 << 10);
@@ -90,7 +90,8 @@ impl Functions for Service {
         &self,
         request: Request<proto::ListRequest>,
     ) -> Result<Response<proto::ListReply>, Status> {
-        let listed = self.0.list(Some(&caller(&request)))?;
+        let (host, who) = (self.0.clone(), caller(&request));
+        let listed = blocking(move || host.list(Some(&who))).await?;
         let with_all = request.get_ref().versions;
         let functions = listed.into_iter().map(|one| function(one, with_all)).collect();
         Ok(Response::new(proto::ListReply { functions }))
@@ -151,7 +152,9 @@ impl Functions for Service {
         request: Request<proto::FetchRequest>,
     ) -> Result<Response<proto::FetchReply>, Status> {
         let asked = request.get_ref();
-        let image = self.0.fetch(&caller(&request), &asked.function, asked.version)?;
+        let (host, who) = (self.0.clone(), caller(&request));
+        let (name, version) = (asked.function.clone(), asked.version);
+        let image = blocking(move || host.fetch(&who, &name, version)).await?;
         Ok(Response::new(proto::FetchReply { image: image.into() }))
     }
 }

@@ -27,6 +27,16 @@
 //! A process runs functions that may meet ([`Share`]) and no others, from its begin to its end; it maps their
 //! images and its own memory, and of the rest only the clock's page, which it may read. So there may be
 //! several processes of a CPU, one of which has submissions at a time.
+//!
+//! # What a call costs
+//!
+//! | of a call whose function is loaded | request and reply in their slots (24 bytes) | longer |
+//! | --- | --- | --- |
+//! | allocations, besides the caller's for the request | 1: the reply | 2: payload, reply |
+//! | copies of the request | 2: slot, heap of the cell | 3: payload, the worker's memory, heap |
+//! | copies of the reply | 3: the worker's stack, slot, reply | 2: the worker's memory, reply |
+//! | locks, atomic read-modify-writes, system calls | none, unless the worker sleeps | as before |
+//! | fences | 1 for all that is submitted together | as before |
 
 mod call;
 mod cells;
@@ -46,7 +56,7 @@ mod watch;
 pub mod worker;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,6 +85,8 @@ use seat::Seats;
 
 /// How long it is until a function is told to stop again, at first.
 pub const AGAIN: Duration = Duration::from_micros(100);
+/// How long it may take until it is seen that a worker has ended, where nothing else happens.
+pub const SLEPT: Duration = Duration::from_millis(20);
 /// How long a worker may not hear it.
 pub const DEAF: Duration = Duration::from_millis(500);
 /// The most bytes of a request with its parameters, and of a reply.
@@ -137,7 +149,6 @@ pub struct Dispatcher<T> {
     workers: Workers,
     seats: Seats,
     functions: slab::Slab<Function>,
-    names: HashMap<String, Id>,
     archive: Archive,
     residents: Residents,
     schedule: Schedule<Number>,
@@ -164,6 +175,8 @@ pub struct WorkerProcess {
     pub seat: usize,
     /// Whose functions meet in it.
     pub group: Group,
+    /// It has begun to look for submissions.
+    pub has_begun: bool,
     /// It is the one that has submissions there.
     pub is_active: bool,
     /// The functions that wait in it for services.
@@ -196,7 +209,6 @@ impl<T> Dispatcher<T> {
             workers,
             seats,
             functions: slab::Slab::new(),
-            names: HashMap::new(),
             archive,
             residents: Residents::default(),
             schedule: Schedule::default(),
@@ -227,26 +239,19 @@ impl<T> Dispatcher<T> {
         self.schedule.limit(owner, limits);
     }
 
-    /// Registers a function. One that had the name before is removed: its calls go on.
+    /// Registers a function.
     ///
     /// # Errors
-    /// The kernel's, when there is no room for its image; the other one stays then.
+    /// The kernel's, when there is no room for its image.
     pub fn register(&mut self, registration: Registration) -> io::Result<Id> {
         let packed = self.archive.put(registration.image.image())?;
         self.generation = self.generation.wrapping_add(1);
         let id = Id::new(self.functions.vacant_key(), self.generation);
-        let before = self.names.insert(registration.name.clone(), id);
         let group = Group::of(registration.share, registration.owner, id);
         let group = self.seats.groups.join(group);
         let numbers = (group, self.generation);
         self.functions.insert(Function::new(registration, packed, numbers));
-        before.map_or(Ok(()), |before| self.remove(before))?;
         Ok(id)
-    }
-
-    /// The function of this name.
-    pub fn find(&self, name: &str) -> Option<Id> {
-        self.names.get(name).copied()
     }
 
     fn knows(&self, id: Id) -> bool {
@@ -303,7 +308,7 @@ impl<T> Dispatcher<T> {
         let generation = self.generation.wrapping_add(1);
         let number = Number::new(self.calls.vacant_key(), generation);
         let why = if length > MESSAGE {
-            Some(Outcome::Long(length as u64))
+            Some(Outcome::LongRequest(length as u64))
         } else if function.is_banned {
             Some(Outcome::Banned)
         } else {
@@ -402,7 +407,7 @@ impl<T> Dispatcher<T> {
         }
         if call.begun.is_none() {
             let owner = self.functions[call.function.at()].owner;
-            self.schedule.withdraw(owner, |queued| *queued == number);
+            let _waited = self.schedule.withdraw(owner, |queued| *queued == number);
         }
         self.done((number, now_ns), why, Vec::new(), events)
     }
@@ -434,8 +439,12 @@ impl<T> Dispatcher<T> {
 
     /// Whether a function runs that must be watched all the time.
     pub fn must_watch(&self) -> bool {
-        self.workers.preemption == Preemption::Dispatcher
-            && self.seats.active().any(|process| !process.flying.is_empty())
+        self.workers.preemption == Preemption::Dispatcher && self.is_busy()
+    }
+
+    /// Whether a function runs.
+    pub fn is_busy(&self) -> bool {
+        self.seats.active().any(|process| !process.flying.is_empty())
     }
 
     /// The words by which workers that run something wake who waits for a completion, if they do; see
@@ -456,8 +465,11 @@ impl<T> Dispatcher<T> {
         let deadline = self.deadlines.peek().map(|(Reverse(deadline), _)| *deadline);
         let active = self.seats.all.iter().filter_map(|seat| seat.active);
         let watched = active.filter_map(|at| self.watched_ns(at)).min();
-        let starts = [self.seats.not_before_ns, self.seats.held_until_ns()];
-        deadline.into_iter().chain(watched).chain(starts.into_iter().flatten()).min()
+        // Nobody tells of a worker that ends.
+        let looks = (!self.calls.is_empty()).then(|| self.looked_ns + SLEPT.as_nanos() as u64);
+        let times =
+            [deadline, watched, self.seats.not_before_ns, self.seats.held_until_ns(), looks];
+        times.into_iter().flatten().min()
     }
 
     /// Kills one of the workers in their order, for tests.
@@ -483,6 +495,7 @@ impl<T> Dispatcher<T> {
             pid: process.worker.pid(),
             seat: process.seat,
             group: self.seats.groups.get(process.group).group,
+            has_begun: process.has_begun,
             is_active: self.seats.all[process.seat].active == Some(at),
             waiting: process.waiting(),
             given: process.flying.iter().map(|it| self.calls[it.call.at()].function).collect(),

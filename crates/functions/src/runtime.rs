@@ -21,9 +21,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ const COMPARED: Duration = Duration::from_secs(1);
 pub struct Settings {
     /// The CPU of the dispatcher; none is any.
     pub cpu: Option<usize>,
-    /// Blocks of 512 MiB of addresses for images.
+    /// Blocks for images, each of 512 MiB of code: [`crate::layout`].
     pub blocks: u64,
     /// The workers.
     pub workers: Workers,
@@ -157,17 +157,33 @@ impl Drop for Answer {
     }
 }
 
-/// A function as it is called.
+/// A function as it is called. It is registered as long as there is one of these: with the last it is
+/// removed, and its calls go on.
 #[derive(Debug, Clone)]
 pub struct Callee {
-    id: Id,
+    registered: Arc<Registered>,
     owner: Arc<OwnerCalls>,
 }
 
 impl Callee {
     /// The function's number.
     pub fn id(&self) -> Id {
-        self.id
+        self.registered.id
+    }
+}
+
+#[derive(Debug)]
+struct Registered {
+    id: Id,
+    shared: Arc<Shared>,
+    /// Calls that were refused before the dispatcher had them.
+    refused: AtomicU64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.shared.order(Order::Change(Box::new(move |dispatcher| dispatcher.remove(id))));
     }
 }
 
@@ -236,6 +252,8 @@ enum Order {
 
 #[derive(Debug)]
 struct Shared {
+    /// What the thread has ended by.
+    over: OnceLock<String>,
     orders: Sender<Order>,
     word: Word,
     /// Where the times of this runtime begin.
@@ -270,7 +288,8 @@ impl Runtime {
     /// The kernel's.
     pub fn start(settings: Settings, services: Box<dyn Services>) -> io::Result<Self> {
         let (orders, taken) = channel();
-        let shared = Arc::new(Shared { orders, word: Word::default(), begun: Instant::now() });
+        let (word, begun) = (Word::default(), Instant::now());
+        let shared = Arc::new(Shared { over: OnceLock::new(), orders, word, begun });
         let (ready, is_ready) = channel();
         let (of_thread, builder) = (shared.clone(), std::thread::Builder::new());
         let thread = builder.name("dispatcher".into()).spawn(move || {
@@ -279,7 +298,11 @@ impl Runtime {
             match begun {
                 Ok(mut thread) => {
                     let _waits = ready.send(Ok(()));
-                    thread.run()
+                    let ended = thread.run();
+                    // Before the services go, which tells their owner.
+                    let why = ended.as_ref().err().map(ToString::to_string).unwrap_or_default();
+                    let _once = thread.shared.over.set(why);
+                    ended
                 }
                 Err(why) => {
                     let _waits = ready.send(Err(why));
@@ -289,6 +312,11 @@ impl Runtime {
         })?;
         is_ready.recv().map_err(|_| io::Error::other("the dispatcher's thread has ended"))??;
         Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// What the thread has ended by, if it has: then its services are dropped.
+    pub fn over(&self) -> Option<&str> {
+        self.shared.over.get().map(String::as_str)
     }
 
     /// Changes the dispatcher, or asks it, between two calls.
@@ -344,15 +372,11 @@ impl Runtime {
     ) -> Result<io::Result<Callee>, Ended> {
         registration.owner = owner.number();
         let registered = self.change(|dispatcher| Ok(dispatcher.register(registration)))?;
-        Ok(registered.map(|id| Callee { id, owner: owner.0.clone() }))
-    }
-
-    /// Removes a function; its calls go on.
-    ///
-    /// # Errors
-    /// The thread has ended.
-    pub fn remove(&self, id: Id) -> Result<(), Ended> {
-        self.change(move |dispatcher| dispatcher.remove(id))
+        let (shared, refused) = (self.shared.clone(), AtomicU64::new(0));
+        Ok(registered.map(|id| Callee {
+            registered: Arc::new(Registered { id, shared, refused }),
+            owner: owner.0.clone(),
+        }))
     }
 
     /// Loads a function's image before it is called.
@@ -378,15 +402,17 @@ impl Runtime {
     ///
     /// # Errors
     /// The thread has ended.
-    pub fn report(&self, ids: Vec<Id>) -> Result<Vec<Option<Report>>, Ended> {
+    pub fn report(&self, callees: Vec<Callee>) -> Result<Vec<Option<Report>>, Ended> {
         self.change(move |dispatcher| {
-            let report = |id| {
+            let report = |Callee { registered, .. }: Callee| {
+                let id = registered.id;
                 let (is_banned, strikes) = dispatcher.strikes(id)?;
-                let counts = dispatcher.counts(id)?.clone();
+                let mut counts = dispatcher.counts(id)?.clone();
+                counts.refused += registered.refused.load(Ordering::Relaxed);
                 let (is_loaded, share) = (dispatcher.is_loaded(id), dispatcher.share(id)?);
                 Some(Report { is_banned, strikes, is_loaded, share, counts })
             };
-            Ok(ids.into_iter().map(report).collect())
+            Ok(callees.into_iter().map(report).collect())
         })
     }
 
@@ -415,17 +441,18 @@ impl Runtime {
         told: impl FnOnce(Finished) + Send + 'static,
     ) -> Ticket {
         let number = Arc::new(AtomicU64::new(0));
-        let Callee { id, owner } = callee;
+        let Callee { registered, owner } = callee;
         let most = owner.most.load(Ordering::Relaxed);
         let open = owner.open.fetch_add(1, Ordering::Relaxed);
         let token = Token { told: Box::new(told), number: number.clone(), owner: owner.clone() };
         if open >= most {
+            registered.refused.fetch_add(1, Ordering::Relaxed);
             let outcome = Outcome::Refused(Refused::Queue { queue: most });
             token.tell(Finished { call: None, outcome, log: Vec::new(), cpu: Duration::ZERO });
         } else {
             let since = |at: Instant| at.saturating_duration_since(self.shared.begun);
             let deadline = deadline.map(|at| since(at).as_nanos() as u64);
-            self.shared.order(Order::Call(*id, request, deadline, token));
+            self.shared.order(Order::Call(registered.id, request, deadline, token));
         }
         Ticket { number, shared: self.shared.clone() }
     }
@@ -605,8 +632,11 @@ impl Thread {
     /// Sleeps until an order comes, or a deadline is over.
     fn sleep(&mut self) {
         let now_ns = self.now();
-        let next = self.dispatcher.next_ns().map(|next| next.saturating_sub(now_ns));
-        let next = next.map(Duration::from_nanos);
+        // Whoever runs meanwhile sees the time.
+        let (tick_ns, last_ns) = self.tick_ns;
+        let tick = self.dispatcher.is_busy().then(|| last_ns + tick_ns);
+        let next = self.dispatcher.next_ns().into_iter().chain(tick).min();
+        let next = next.map(|next| Duration::from_nanos(next.saturating_sub(now_ns)));
         let Self { shared, orders, first, dispatcher, .. } = self;
         let mut has_order = || {
             first.extend(orders.try_recv());

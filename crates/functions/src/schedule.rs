@@ -264,13 +264,11 @@ impl<T> Schedule<T> {
         });
     }
 
-    /// Takes calls out of an owner's queue that are not to begin any more.
-    pub fn withdraw(&mut self, owner: Owner, mut is_over: impl FnMut(&T) -> bool) -> Vec<T> {
+    /// Takes the first such call out of an owner's queue, which is not to begin any more.
+    pub fn withdraw(&mut self, owner: Owner, is_it: impl FnMut(&T) -> bool) -> Option<T> {
         self.change(owner, |state| {
-            let (over, stay) = state.queue.drain(..).partition(|call| is_over(call));
-            state.queue = stay;
-            let over: VecDeque<T> = over;
-            over.into()
+            let at = state.queue.iter().position(is_it)?;
+            state.queue.remove(at)
         })
     }
 
@@ -422,7 +420,7 @@ mod tests {
         schedule.ended(begun.remove(0).0, 1);
         assert_eq!(first(&mut schedule).unwrap().1, 2);
         assert_eq!(schedule.counts(owner), (2, 2));
-        assert_eq!(schedule.withdraw(owner, |call| *call == 3), [3]);
+        assert_eq!(schedule.withdraw(owner, |call| *call == 3), Some(3));
         schedule.limit(owner, Limits { rate: 0, concurrency: 9, ..small });
         assert_eq!(first(&mut schedule).unwrap().1, 4);
         assert!(matches!(schedule.admit(owner, 6, u64::MAX / 2), Err((Refused::Rate { .. }, 6))));

@@ -59,6 +59,11 @@ impl Data {
     /// Their length in a payload.
     pub const BYTES: usize = 24;
 
+    /// The bytes that the function has there.
+    pub(crate) fn length(self) -> usize {
+        self.bytes as usize + self.zeros as usize
+    }
+
     /// As they are in a payload, before the request.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let lengths = u64::from(self.bytes) | u64::from(self.zeros) << 32;

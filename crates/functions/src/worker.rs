@@ -8,8 +8,11 @@
 //! A function is entered on the stack of its cell ([`enter`]) and comes out by returning, by leaving, by a
 //! signal, or waiting for a service. The worker then reads the cell's header once, with no trust in it,
 //! writes the completion, and cleans: the header, the log and the heap as far as they were used, the stack of
-//! cell 0, and the image's data. Cleaning comes after the completion, so that nobody waits for it but the
-//! next function.
+//! cell 0. Cleaning comes after the completion, so that nobody waits for it but the next function.
+//!
+//! An image's data are what the function finds before each call. Those of a function that waits are kept
+//! beside, where only the worker has rights, and put back when it goes on: meanwhile others are called that
+//! have the same image.
 //!
 //! Nothing of a function's is in the worker's hands while it runs: no lock, no reference, no memory. Nor is
 //! anything of the worker's in the function's where there are protection keys ([`keys`]).
@@ -30,6 +33,7 @@ use partywall_abi::function::{
 use partywall_abi::sync::Ordering;
 use partywall_fn::cell::{HEAP, Header, LOG, LOG_BYTES, MESSAGE_BYTES, Outward, Span, status};
 
+use crate::image::DATA_BYTES;
 use crate::layout::{CELLS, Cell, LIGHT_STACK, Layout};
 use crate::sleep::{sleep, wake};
 use crate::store::Data;
@@ -48,6 +52,8 @@ struct Worker {
     payloads: *mut u8,
     /// The functions that wait, by their cells.
     waiting: [Option<Waiting>; CELLS as usize],
+    /// Where their data are kept, each at its cell's place.
+    kept: *mut u8,
     /// Whether the time stamp counter is open.
     has_counter: bool,
     timer: Option<timer::Timer>,
@@ -61,8 +67,8 @@ struct Waiting {
     stack: u64,
     /// Where it has said what it asks for, and finds the answer; within its cell.
     outward: *mut Outward,
-    /// Whether it has data.
-    has_data: bool,
+    /// Its data, if it has any.
+    data: Option<Data>,
 }
 
 impl Worker {
@@ -103,12 +109,12 @@ impl Worker {
         if let Some(timer) = &self.timer {
             timer.begin(submission.quanta);
         }
-        let mut has_data = matches!(submission.input, Input::Long { has_data: true, .. });
+        let data;
         let begun = self.ticks();
         let how = match submission.task {
             Task::Invoke => {
-                self.prepare(submission, cell);
-                self.allow(submission.cell, has_data);
+                data = self.prepare(submission, cell);
+                self.allow(submission.cell, data.is_some());
                 // SAFETY: the dispatcher names verified entries, and the cell is clean.
                 unsafe { enter::enter(submission.entry, cell.stack_top(), number) }
             }
@@ -118,9 +124,10 @@ impl Worker {
                     return self.complete(line, number, &completion(End::Refused, 0));
                 };
                 let Waiting { stack, outward, .. } = waiting;
-                has_data = waiting.has_data;
+                data = waiting.data;
+                data.iter().for_each(|data| self.put_back(submission.cell, data));
                 self.answer(submission, cell, outward);
-                self.allow(submission.cell, has_data);
+                self.allow(submission.cell, data.is_some());
                 // SAFETY: the function has waited with this stack, and only now goes on.
                 unsafe { enter::resume(stack, number) }
             }
@@ -128,7 +135,7 @@ impl Worker {
         let taken = self.ticks() - begun;
         timer::end();
         let mut done = match how {
-            enter::CALLS => self.calls(submission, cell, has_data),
+            enter::CALLS => self.calls(submission, cell, data),
             enter::ABANDONED => self.abandoned(cell),
             _ => self.ended(how, submission, cell),
         };
@@ -171,9 +178,30 @@ impl Worker {
         self.payloads.wrapping_add(at as usize * GRAIN)
     }
 
-    /// Writes the header, and the request behind it.
+    /// Where data of the function in a cell are kept while it waits.
+    fn kept(&self, cell: u16) -> *mut u8 {
+        self.kept.wrapping_add(usize::from(cell) * DATA_BYTES as usize)
+    }
+
+    /// Keeps the data of a function that waits.
+    fn keep(&self, cell: u16, data: &Data) {
+        // SAFETY: both are mapped for ever, and as long as that: images have no more data.
+        unsafe { ptr::copy_nonoverlapping(data.at as *const u8, self.kept(cell), data.length()) };
+    }
+
+    /// Gives a function that goes on its data, of which nothing stays here.
+    fn put_back(&self, cell: u16, data: &Data) {
+        let kept = self.kept(cell);
+        // SAFETY: as above.
+        unsafe { ptr::copy_nonoverlapping(kept, data.at as *mut u8, data.length()) };
+        // SAFETY: as above.
+        unsafe { ptr::write_bytes(kept, 0, data.length()) };
+    }
+
+    /// Writes the header, and the request behind it; the function's data, which are as it finds them.
     #[inline]
-    fn prepare(&self, submission: &Submission, cell: Cell) {
+    fn prepare(&self, submission: &Submission, cell: Cell) -> Option<Data> {
+        let mut data = None;
         let bytes = submission.bytes as usize;
         let heap = cell.begin + HEAP as u64;
         let to = heap as *mut u8;
@@ -187,7 +215,7 @@ impl Worker {
             Input::Long { at, parameters, has_data } => {
                 let mut from = self.payload(at).cast_const();
                 if has_data {
-                    restore(from);
+                    data = Some(restore(from));
                     from = from.wrapping_add(Data::BYTES);
                 }
                 let all = bytes + parameters as usize;
@@ -206,6 +234,7 @@ impl Worker {
         header.heap_end = cell.heap_end();
         header.heap_next = end.next_multiple_of(16);
         header.heap_used = header.heap_next;
+        data
     }
 
     /// Puts a service's answer on the heap of the function that waits for it.
@@ -243,7 +272,7 @@ impl Worker {
 
     /// A function calls a service: what it asks for goes to where its reply would.
     #[cold]
-    fn calls(&mut self, submission: &Submission, cell: Cell, has_data: bool) -> Completion {
+    fn calls(&mut self, submission: &Submission, cell: Cell, data: Option<Data>) -> Completion {
         let (stack, outward) = enter::waits();
         let span = Span { address: outward, bytes: size_of::<Outward>() as u64 };
         let is_whole = within(span, cell).is_some() && outward.is_multiple_of(8);
@@ -264,7 +293,8 @@ impl Worker {
         }
         // SAFETY: within the cell, and in the room that the dispatcher has kept for it.
         unsafe { ptr::copy_nonoverlapping(from, self.payload(submission.output), bytes) };
-        self.waiting[usize::from(submission.cell)] = Some(Waiting { stack, outward, has_data });
+        data.iter().for_each(|data| self.keep(submission.cell, data));
+        self.waiting[usize::from(submission.cell)] = Some(Waiting { stack, outward, data });
         let lost = (message.bytes - names) as u32;
         Completion { bytes: service, log: method, lost, ..completion(End::Calls, 0) }
     }
@@ -376,8 +406,8 @@ unsafe fn header<'a>(cell: Cell) -> &'a mut Header {
     unsafe { &mut *(cell.begin as *mut Header) }
 }
 
-/// Makes a function's data what it finds, as the payload says.
-fn restore(payload: *const u8) {
+/// Makes a function's data what it finds, as the payload says: where they are.
+fn restore(payload: *const u8) -> Data {
     // SAFETY: the dispatcher has written as many bytes.
     let data = Data::from_bytes(unsafe { payload.cast::<[u8; Data::BYTES]>().read() });
     let (from, to, bytes) = (data.from as *const u8, data.at as *mut u8, data.bytes as usize);
@@ -385,6 +415,7 @@ fn restore(payload: *const u8) {
     unsafe { ptr::copy_nonoverlapping(from, to, bytes) };
     // SAFETY: as above.
     unsafe { ptr::write_bytes(to.wrapping_add(bytes), 0, data.zeros as usize) };
+    data
 }
 
 /// The status of a call whose answer has no room on the heap: RESOURCE_EXHAUSTED.

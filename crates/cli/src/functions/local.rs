@@ -98,7 +98,6 @@ impl Test {
         let callee = runtime.register(
             &owner,
             Registration {
-                name: "test".into(),
                 owner: owner.number(),
                 image: Arc::new(image),
                 parameters,

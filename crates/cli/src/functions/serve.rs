@@ -164,7 +164,10 @@ impl Serve {
                     ended = &mut server => return Ok(ended?),
                     _ = interrupt.recv() => break,
                     _ = terminate.recv() => break,
-                    _ = hang_up.recv() => self.reload(&host),
+                    _ = hang_up.recv() => self.reload(&host).await,
+                    why = host.over() => {
+                        return Err(format!("the dispatcher of functions has ended: {why}").into());
+                    }
                 }
             }
             crate::say("stopped\n")?;
@@ -229,13 +232,14 @@ impl Serve {
         Ok(Policy::parse(&path.display().to_string(), &text)?)
     }
 
-    fn reload(&self, host: &Arc<Host>) {
+    async fn reload(&self, host: &Arc<Host>) {
         if self.policy.is_none() {
             return crate::remark("SIGHUP: there is no --policy to read again");
         }
-        let read = self.read_policy().map_err(|error| error.to_string());
-        let set =
-            read.and_then(|policy| host.set_policy(policy).map_err(|e| e.message().to_owned()));
+        let set = match self.read_policy() {
+            Ok(policy) => host.set_policy(policy).await.map_err(|e| e.message().to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
         match set {
             Ok(()) => crate::remark("the policy is read again"),
             Err(why) => crate::remark(&format!("the policy stays as it was: {why}")),

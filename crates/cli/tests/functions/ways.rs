@@ -153,6 +153,38 @@ fn a_slow_head_and_a_gone_caller_hold_nothing_up() {
     assert!(timed.code == 504 && timed.body.contains("the call's time is over"), "{timed:?}");
 }
 
+/// Callers that do not wait for each other have an answer of one version or the other, always.
+#[test]
+fn no_call_fails_while_versions_change() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let rig = Rig::new();
+    let (_served, at) = rig.serve_http(&open(""));
+    for version in ["1", "2"] {
+        rig.deploy("f", &says(version), &[]);
+    }
+    let is_over = AtomicBool::new(false);
+    let calls = || {
+        let mut count = [0, 0];
+        while !is_over.load(Ordering::Relaxed) {
+            let answer = http(at, "POST /f", b"");
+            assert_eq!(answer.code, 200, "{answer:?}");
+            count[usize::from(answer.body == "2")] += 1;
+            assert!(["1", "2"].contains(&&*answer.body), "{answer:?}");
+        }
+        count
+    };
+    let seen = std::thread::scope(|scope| {
+        let callers = [0, 1, 2].map(|_| scope.spawn(calls));
+        for round in 0..30 {
+            rig.good(&["rollback", "f", if round % 2 == 0 { "1" } else { "2" }], "");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        callers.map(|caller| caller.join().unwrap())
+    });
+    let all = [0, 1].map(|version| seen.iter().map(|count| count[version]).sum::<u32>());
+    assert!(all.iter().all(|count| *count > 30), "{seen:?}");
+}
+
 #[test]
 fn the_page_shows_what_the_list_shows() {
     let rig = Rig::new();

@@ -51,6 +51,7 @@ impl Counts {
             | Outcome::Fault(..)
             | Outcome::Long(_) => self.failures += 1,
             Outcome::Refused(_)
+            | Outcome::LongRequest(_)
             | Outcome::Banned
             | Outcome::Gone
             | Outcome::Cancelled

@@ -37,8 +37,6 @@ impl Id {
 /// What a function is registered with.
 #[derive(Debug)]
 pub struct Registration {
-    /// Its name, which no other has.
-    pub name: String,
     /// Whose it is.
     pub owner: Owner,
     /// Its image, of which other functions may have the same.
@@ -89,7 +87,6 @@ pub(super) struct Function {
     pub(super) counts: Counts,
     pub(super) image: Packed,
     pub(super) share: Share,
-    pub(super) name: String,
 }
 
 impl Function {
@@ -99,7 +96,7 @@ impl Function {
         packed: Packed,
         (group, generation): (usize, u32),
     ) -> Self {
-        let Registration { name, owner, image, parameters, budget, idempotent, share, strikes } =
+        let Registration { owner, image, parameters, budget, idempotent, share, strikes } =
             registration;
         // Only what has a cell of its own can wait.
         let calls_services = image.image().calls(RuntimeCall::Service);
@@ -124,7 +121,6 @@ impl Function {
             counts: Counts::default(),
             image: packed,
             share,
-            name,
         }
     }
 

@@ -23,6 +23,8 @@ pub enum Outcome {
     Budget(Duration),
     /// Its reply is longer than a reply may be.
     Long(u64),
+    /// Its request, with the parameters, is longer than one may be.
+    LongRequest(u64),
     /// Its owner's limits.
     Refused(Refused),
     /// The function is banned.

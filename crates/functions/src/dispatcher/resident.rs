@@ -89,6 +89,7 @@ impl<T> Dispatcher<T> {
                 }
                 Ok(None) if self.unload_one(of)? => {}
                 Ok(None) => return Err(io::ErrorKind::StorageFull.into()),
+                Err(why) if why.kind() == io::ErrorKind::InvalidData => return Err(why),
                 // No memory: what is not in use has some.
                 Err(why) if !self.unload_one(None)? => return Err(why),
                 Err(_) => {}
@@ -145,12 +146,9 @@ impl<T> Dispatcher<T> {
         if !self.knows(id) {
             return Ok(());
         }
-        let Function { name, is_removed, open, .. } = &mut self.functions[id.at()];
+        let Function { is_removed, open, .. } = &mut self.functions[id.at()];
         *is_removed = true;
         let is_over = *open == 0;
-        if self.names.get(name) == Some(&id) {
-            self.names.remove(name);
-        }
         if is_over { self.drop_function(id) } else { Ok(()) }
     }
 
@@ -164,7 +162,8 @@ impl<T> Dispatcher<T> {
         }
         let function = self.functions.remove(id.at());
         self.seats.groups.leave(function.group);
-        self.archive.take(function.image)
+        self.archive.take(function.image);
+        Ok(())
     }
 
     /// A call has no use for its function's image any more, for now.

@@ -179,7 +179,9 @@ impl<T> Dispatcher<T> {
             Ok(loaded) => self.invoke(number, process, &loaded, now_ns),
             Err(why) => {
                 let why = Outcome::NotLoaded(match why.kind() {
-                    io::ErrorKind::StorageFull => "all that is loaded is in use".into(),
+                    io::ErrorKind::StorageFull => {
+                        "all that is loaded is in use, and there is room for no more".into()
+                    }
                     _ => why.to_string(),
                 });
                 self.done((number, now_ns), why, Vec::new(), events)?;

@@ -121,6 +121,15 @@ impl<T> Dispatcher<T> {
             let Some(process) = self.seats.processes.get_mut(at) else { continue };
             let is_active = self.seats.all[process.seat].active == Some(at);
             let is_looked_at = is_active || self.turn % slots == at;
+            if is_looked_at && !process.has_begun {
+                // One that has no call is watched by nobody else.
+                process.greet(now_ns);
+                if !process.has_begun
+                    && now_ns.saturating_sub(process.began_ns) > BEGIN.as_nanos() as u64
+                {
+                    let _gone = process.worker.child().kill();
+                }
+            }
             let ended = if process.is_leaving(self.workers.recycle) && process.is_empty() {
                 process.worker.child().kill()?;
                 Some(process.worker.child().wait()?)
@@ -213,10 +222,10 @@ impl<T> Dispatcher<T> {
     ) -> io::Result<()> {
         self.collect(at, now_ns, events)?;
         let process = &mut self.seats.processes[at];
-        let flying = std::mem::take(&mut process.flying);
+        let (flying, has_begun) = (std::mem::take(&mut process.flying), process.has_begun);
         let why = process.lie.map_or_else(|| ended.to_string(), str::to_owned);
         let is_its_own_end = process.lie.is_some() || has_ended_itself(ended);
-        if let Some(first) = flying.front().filter(|_| process.has_begun && is_its_own_end) {
+        if let Some(first) = flying.front().filter(|_| has_begun && is_its_own_end) {
             let call = &self.calls[first.call.at()];
             if !call.over.as_ref().is_some_and(Outcome::is_strike) {
                 self.functions[call.function.at()].strike();
@@ -226,13 +235,13 @@ impl<T> Dispatcher<T> {
         let waited: Vec<_> = waited.map(|(at, call)| Number::new(at, call.generation)).collect();
         // The last one first, so that the first one is in front again.
         let flew = flying.iter().enumerate().rev();
-        let flew: Vec<_> = flew.map(|(place, flying)| (flying.call, place == 0)).collect();
+        let flew: Vec<_> = flew.map(|(at, flying)| (flying.call, at == 0 && has_begun)).collect();
         for (number, may_have_run) in flew.into_iter().chain(waited.into_iter().map(|n| (n, true)))
         {
             self.begin_again((number, now_ns), may_have_run, &why, events)?;
         }
         let (process, was_active) = self.seats.take_out(at);
-        let Process { group, seat, has_begun, .. } = process;
+        let Process { group, seat, .. } = process;
         drop(process);
         if !has_begun {
             // Neither would the next one.

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use super::keys::{Keys, Part, Whose};
 use super::timer::Timer;
 use super::{Worker, enter, handlers, keys, map, window};
-use crate::image::{CONSTANTS, Call, DATA};
+use crate::image::{CONSTANTS, Call, DATA, DATA_BYTES};
 use crate::isolation::Wanted;
 use crate::layout::{
     BLOCK, BLOCK_BYTES, BLOCK_SPAN, CELLS, Cell, LIGHT_STACK, Layout, PAGE, PAYLOAD_BYTES, PLOT,
@@ -149,6 +149,7 @@ fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
     // SAFETY: the ring is at the memory's begin, for ever, and all of it is atomic.
     let ring = unsafe { &*at.cast::<Ring>() };
     handlers::install(ring)?;
+    let kept = own(CELLS * u64::from(DATA_BYTES))?;
     let forced = force(start, layout);
     let (keys, what, why) = match (start.isolation, forced) {
         (_, Ok(Some(keys))) => (Some(keys), begun::PROTECTION_KEYS, String::new()),
@@ -190,6 +191,7 @@ fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
         ring,
         payloads: at.wrapping_add(RING_BYTES as usize),
         waiting: [None; CELLS as usize],
+        kept,
         has_counter: start.has_counter,
         timer,
         keys,
@@ -244,6 +246,15 @@ fn anywhere(file: BorrowedFd<'_>, bytes: u64) -> io::Result<*mut u8> {
     let at = unsafe {
         rustix::mm::mmap(std::ptr::null_mut(), bytes as usize, rights, MapFlags::SHARED, file, 0)?
     };
+    Ok(at.cast())
+}
+
+/// Memory of this process alone.
+fn own(bytes: u64) -> io::Result<*mut u8> {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    let (anywhere, flags) = (std::ptr::null_mut(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: where nothing is.
+    let at = unsafe { rustix::mm::mmap_anonymous(anywhere, bytes as usize, rights, flags)? };
     Ok(at.cast())
 }
 

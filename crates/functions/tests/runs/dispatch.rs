@@ -11,15 +11,14 @@ use super::rig::{Rig, reply};
 #[test]
 fn calls_of_every_size_are_answered() {
     let mut rig = Rig::new(1);
-    let upper = rig.register("upper", UPPER, |_| ());
-    assert_eq!(rig.dispatcher.find("upper"), Some(upper));
+    let upper = rig.register(UPPER, |_| ());
     for bytes in [0, 1, 24, 25, 4095, 4096, 4097, 100_000, 1_000_000] {
         let outcome = rig.outcome(upper, &vec![b'a'; bytes]);
         assert_eq!(outcome, reply(&"A".repeat(bytes)), "{bytes}");
     }
     let long = vec![b'a'; (8 << 20) + 1];
     let refused = rig.dispatcher.call(upper, long, 0, (0, None)).unwrap_err();
-    assert_eq!(refused.outcome, Outcome::Long((8 << 20) + 1));
+    assert_eq!(refused.outcome, Outcome::LongRequest((8 << 20) + 1));
 }
 
 /// What needs more than a light function has is run again with more, and is an error beyond that.
@@ -27,7 +26,6 @@ fn calls_of_every_size_are_answered() {
 fn functions_that_need_more_memory_have_it() {
     let mut rig = Rig::new(1);
     let deep = rig.register(
-        "deep",
         "pub fn handle(r: Request<'_>) -> Reply { log!(\"deep\");\n\
          let n = r.text()?.parse().map_err(|_| Error::invalid(\"no number\"))?;\n\
          Ok(deep(n).to_string().into_bytes()) }\n\
@@ -40,7 +38,6 @@ fn functions_that_need_more_memory_have_it() {
     assert_eq!(rig.outcome(deep, b"1000000"), Outcome::Stack);
     assert_eq!(rig.outcome(deep, b"2"), reply("2"));
     let large = rig.register(
-        "large",
         "pub fn handle(r: Request<'_>) -> Reply {\n\
          let n: usize = r.text()?.parse().map_err(|_| Error::invalid(\"no number\"))?;\n\
          Ok(vec![7_u8; n].iter().map(|n| *n as u64).sum::<u64>().to_string().into_bytes()) }",
@@ -54,10 +51,10 @@ fn functions_that_need_more_memory_have_it() {
 #[test]
 fn row_47_what_is_beyond_its_budget_is_stopped_by_the_dispatcher() {
     let mut rig = Rig::new(1);
-    let upper = rig.register("upper", UPPER, |_| ());
+    let upper = rig.register(UPPER, |_| ());
     let budget = Duration::from_millis(3);
     let endless = "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
-    let endless = rig.register("endless", endless, |registration| registration.budget = budget);
+    let endless = rig.register(endless, |registration| registration.budget = budget);
     for _ in 0..50 {
         let (first, second) = (rig.call(endless, b""), rig.call(upper, b"next"));
         let done = rig.done();
@@ -73,7 +70,6 @@ fn row_47_what_is_beyond_its_budget_is_stopped_by_the_dispatcher() {
 fn functions_that_wait_have_their_own_answers() {
     let mut rig = Rig::new(2);
     let asks = rig.register(
-        "asks",
         "pub fn handle(r: Request<'_>) -> Reply {\n\
          partywall_fn::service::call(\"greeter\", \"/g.Greeter/Hello\", r.body()) }",
         |_| (),
@@ -108,7 +104,7 @@ fn an_owner_beyond_its_limits_is_refused() {
     let mut rig = Rig::new(1);
     let few = Limits { queue: 2, concurrency: 1, ..Limits::default() };
     let owner = rig.dispatcher.add_owner(few);
-    let upper = rig.register("upper", UPPER, |registration| registration.owner = owner);
+    let upper = rig.register(UPPER, |registration| registration.owner = owner);
     for _ in 0..3 {
         rig.call(upper, b"a");
     }
@@ -127,11 +123,11 @@ fn an_owner_beyond_its_limits_is_refused() {
 #[test]
 fn row_53_calls_of_a_worker_that_is_killed_run_again_or_are_lost_once() {
     let mut rig = Rig::new(1);
-    let upper = rig.register("upper", UPPER, |_| ());
+    let upper = rig.register(UPPER, |_| ());
     let asks = "pub fn handle(r: Request<'_>) -> Reply {\n\
                 partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
-    let asks_once = rig.register("once", asks, |_| ());
-    let asks_again = rig.register("again", asks, |registration| registration.idempotent = true);
+    let asks_once = rig.register(asks, |_| ());
+    let asks_again = rig.register(asks, |registration| registration.idempotent = true);
     for round in 0..10 {
         let (once, again) = (rig.call(asks_once, b""), rig.call(asks_again, b""));
         let mut calls: Vec<_> = (0..2)
@@ -182,12 +178,12 @@ fn row_53_calls_of_a_worker_that_is_killed_run_again_or_are_lost_once() {
 #[test]
 fn calls_end_with_their_callers_and_their_deadlines() {
     let mut rig = Rig::new(1);
-    let upper = rig.register("upper", UPPER, |_| ());
+    let upper = rig.register(UPPER, |_| ());
     let endless = "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
-    let endless = rig.register("endless", endless, |r| r.budget = Duration::from_secs(60));
+    let endless = rig.register(endless, |r| r.budget = Duration::from_secs(60));
     let asks = "pub fn handle(r: Request<'_>) -> Reply {\n\
                 partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
-    let asks = rig.register("asks", asks, |_| ());
+    let asks = rig.register(asks, |_| ());
     for round in 0..6 {
         let by_deadline = round % 2 == 0;
         let expected = if by_deadline { Outcome::Deadline } else { Outcome::Cancelled };
@@ -223,7 +219,7 @@ fn a_function_is_banned_by_its_strikes_and_by_hand() {
     let mut rig = Rig::new(1);
     let picks = "pub fn handle(r: Request<'_>) -> Reply { match r.text()? {\n\
          \"loop\" => loop { core::hint::black_box(0); }, \"panic\" => panic!(), _ => Ok(vec![]) } }";
-    let picks = rig.register("picks", picks, |registration| {
+    let picks = rig.register(picks, |registration| {
         (registration.strikes, registration.budget) = (3, Duration::from_millis(1));
     });
     let budget = Outcome::Budget(Duration::from_millis(1));
@@ -258,7 +254,7 @@ fn a_budget_is_for_all_parts_of_a_call() {
          loop { let begun = partywall_fn::clock::monotonic();\n\
          while partywall_fn::clock::monotonic() - begun < core::time::Duration::from_millis(30) {}\n\
          partywall_fn::service::call(\"a\", \"/b/c\", r.body())?; } }";
-    let burns = rig.register("burns", burns, |registration| registration.budget = budget);
+    let burns = rig.register(burns, |registration| registration.budget = budget);
     rig.call(burns, b"");
     let mut parts = 0;
     let done = loop {
@@ -273,4 +269,30 @@ fn a_budget_is_for_all_parts_of_a_call() {
     };
     assert_eq!((done.outcome, parts <= 3), (Outcome::Budget(budget), true), "{parts}");
     assert!(done.cpu_ns >= 100_000_000);
+}
+
+/// Statics are those of a call, also while it waits and others of the same function run and wait.
+#[test]
+fn row_52_statics_of_a_call_that_waits_are_its_own() {
+    let mut rig = Rig::new(1);
+    let counts = "use core::sync::atomic::{AtomicU64, Ordering::Relaxed};\n\
+                  static FROM: AtomicU64 = AtomicU64::new(7); static ZERO: AtomicU64 = AtomicU64::new(0);\n\
+                  pub fn handle(r: Request<'_>) -> Reply {\n\
+                  let n = r.body()[0] as u64;\n\
+                  FROM.fetch_add(n, Relaxed); ZERO.fetch_add(n, Relaxed);\n\
+                  partywall_fn::service::call(\"a\", \"/b/c\", &[])?;\n\
+                  Ok(vec![FROM.fetch_add(n, Relaxed) as u8, ZERO.fetch_add(n, Relaxed) as u8]) }";
+    let counts = rig.register(counts, |_| ());
+    let mut waiting = Vec::new();
+    for number in 1..=5_u8 {
+        let token = rig.call(counts, &[number]);
+        let Event::Outward(outward) = rig.event() else { panic!("it does not ask") };
+        waiting.push((number, token, outward.call));
+    }
+    for (number, token, call) in [3, 0, 4, 1, 2].map(|at: usize| waiting[at]) {
+        rig.dispatcher.answer(call, 0, Vec::new());
+        let done = rig.done();
+        let wanted = Outcome::Reply(vec![7 + number, number]);
+        assert_eq!((done.token, done.outcome), (token, wanted));
+    }
 }

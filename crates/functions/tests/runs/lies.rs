@@ -38,10 +38,10 @@ impl Lies {
                 env!("CARGO_BIN_EXE_functions-worker").to_owned(),
             ];
         });
-        let lies = rig.register("lies", UPPER, |it| (it.budget, it.strikes) = (BUDGET, u32::MAX));
-        let asks = rig.register("asks", ASKS, |it| (it.budget, it.strikes) = (BUDGET, u32::MAX));
-        let behind = rig.register("behind", UPPER, |_| ());
-        let honest = rig.register("honest", UPPER, |it| it.share = Share::Owner);
+        let lies = rig.register(UPPER, |it| (it.budget, it.strikes) = (BUDGET, u32::MAX));
+        let asks = rig.register(ASKS, |it| (it.budget, it.strikes) = (BUDGET, u32::MAX));
+        let behind = rig.register(UPPER, |_| ());
+        let honest = rig.register(UPPER, |it| it.share = Share::Owner);
         assert_eq!(rig.outcome(honest, b"begins"), reply("BEGINS"));
         let pid = rig.dispatcher.workers().iter().find(|it| it.is_active).unwrap().pid;
         Self { rig, lies, asks, behind, honest, pid, _directory: directory }
@@ -210,10 +210,10 @@ fn who_ends_its_worker_has_a_strike_and_no_other() {
          else { core::arch::asm!(\"syscall\", inout(\"rax\") result, in(\"rdi\") 0, out(\"rcx\") _, out(\"r11\") _) } }\n\
          Ok(result.to_le_bytes().to_vec()) }";
     let without = builder(&[Layer::Lexer, Layer::Lint, Layer::Verifier]);
-    let ends = rig.register("ends", UPPER, |it| {
+    let ends = rig.register(UPPER, |it| {
         (it.image, it.strikes) = (signed_by(&without, text).into(), 7);
     });
-    let upper = rig.register("upper", UPPER, |_| ());
+    let upper = rig.register(UPPER, |_| ());
     for (round, request, why) in [
         (1, &b""[..], "signal: 31 (SIGSYS) (core dumped)"),
         (2, b"x", "exit status: 0"),
@@ -235,7 +235,7 @@ fn who_ends_its_worker_has_a_strike_and_no_other() {
     assert_eq!(rig.dispatcher.strikes(upper), Some((false, 0)));
 
     let endless = "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
-    let endless = rig.register("endless", endless, |it| it.budget = Duration::from_secs(60));
+    let endless = rig.register(endless, |it| it.budget = Duration::from_secs(60));
     for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
         rig.call(endless, b"");
         let mut last = 0;
@@ -244,7 +244,9 @@ fn who_ends_its_worker_has_a_strike_and_no_other() {
                 let now = rig.now();
                 rig.dispatcher.poll(now, &mut rig.events).unwrap();
                 let workers = rig.dispatcher.workers();
-                let given = workers.iter().find(|it| it.pid != last && it.given == [endless]);
+                let given = workers
+                    .iter()
+                    .find(|it| it.pid != last && it.has_begun && it.given == [endless]);
                 if let Some(given) = given {
                     break given.pid;
                 }

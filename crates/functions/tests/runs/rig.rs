@@ -49,14 +49,8 @@ impl Rig {
         self.begun.elapsed().as_nanos() as u64
     }
 
-    pub(crate) fn register(
-        &mut self,
-        name: &str,
-        text: &str,
-        change: impl FnOnce(&mut Registration),
-    ) -> Id {
+    pub(crate) fn register(&mut self, text: &str, change: impl FnOnce(&mut Registration)) -> Id {
         let mut registration = Registration {
-            name: name.into(),
             owner: self.owner,
             image: signed(text).into(),
             parameters: Vec::new(),

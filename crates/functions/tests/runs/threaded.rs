@@ -62,7 +62,6 @@ impl Rig {
 
     fn register_with(&self, owner: &OwnerHandle, text: &str, budget: Duration) -> Callee {
         let registration = Registration {
-            name: format!("{budget:?} {text}"),
             owner: Owner(0),
             image: signed(text).into(),
             parameters: Vec::new(),
@@ -204,7 +203,7 @@ fn sleeps_and_ends(preemption: Preemption) {
     let rig = Rig::with(preemption);
     let (upper, endless) = (rig.register(&rig.owner, UPPER), rig.register(&rig.owner, ENDLESS));
     assert_eq!(rig.call(&upper, b"a").outcome, reply("A"));
-    let report = rig.runtime.report(vec![upper.id(), endless.id()]).unwrap();
+    let report = rig.runtime.report(vec![upper.clone(), endless.clone()]).unwrap();
     let report: Vec<_> = report.into_iter().map(Option::unwrap).collect();
     assert_eq!([&report[0], &report[1]].map(|report| report.is_loaded), [true, false]);
     assert_eq!((report[0].counts.calls, report[0].strikes, report[0].is_banned), (1, 0, false));
@@ -253,10 +252,9 @@ fn an_idle_dispatcher_sleeps_where_workers_have_timers() {
 #[test]
 fn groups_take_turns_where_workers_have_timers() {
     let rig = Rig::with(Preemption::Timer(Duration::from_micros(100)));
-    let callees = [0, 1].map(|number| {
+    let callees = [0, 1].map(|_| {
         let owner = rig.runtime.add_owner(Limits::default()).unwrap();
         let registration = Registration {
-            name: number.to_string(),
             owner: Owner(0),
             image: signed(UPPER).into(),
             parameters: Vec::new(),
@@ -279,7 +277,7 @@ fn groups_take_turns_where_workers_have_timers() {
             });
         }
     });
-    let report = rig.runtime.report(callees.iter().map(Callee::id).collect()).unwrap();
+    let report = rig.runtime.report(callees.to_vec()).unwrap();
     assert!(report.into_iter().all(|report| report.unwrap().share == Share::Owner));
     let groups: Vec<_> = rig.runtime.workers().unwrap().into_iter().map(|it| it.group).collect();
     assert_eq!(groups.len(), 3, "{groups:?}");
@@ -301,7 +299,7 @@ fn row_47_what_is_beyond_its_budget_is_stopped_by_a_timer() {
         assert!(finished.cpu >= budget, "{:?}", finished.cpu);
         assert_eq!(rig.call(&upper, b"next").outcome, reply("NEXT"));
     }
-    let report = rig.runtime.report(vec![endless.id()]).unwrap().remove(0).unwrap();
+    let report = rig.runtime.report(vec![endless.clone()]).unwrap().remove(0).unwrap();
     assert_eq!((report.counts.overruns, report.strikes), (20, 20));
     // Ticks find short functions at every point, and change nothing.
     for round in 0..3000 {

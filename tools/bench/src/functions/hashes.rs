@@ -93,7 +93,7 @@ fn under_budget(task: &Task, quantum: Option<u32>, preemption: Preemption) -> Re
     let mut ours = Ours::start_with(task, preemption)?;
     let budget = quantum.map_or(NO_QUANTUM, |us| Duration::from_micros(us.into()));
     let image = prepared::image(&task.files, "hash")?;
-    let id = ours.register("hash", image, ours.owner, budget)?;
+    let id = ours.register(image, ours.owner, budget)?;
     let stamps = ours.stamps;
     measure(&mut UnderBudget { ours, id }, stamps, task.span)
 }

@@ -60,9 +60,9 @@ impl Kills {
         let mut ours = Ours::start(task)?;
         let owner = ours.owner;
         let endless = prepared::image(&task.files, "endless")?;
-        let endless = ours.register("endless", endless, owner, BUDGET)?;
+        let endless = ours.register(endless, owner, BUDGET)?;
         let first = prepared::image(&task.files, "first")?;
-        let first = ours.register("first", first, owner, Duration::from_secs(1))?;
+        let first = ours.register(first, owner, Duration::from_secs(1))?;
         let delays = Vec::with_capacity(task.kills as usize);
         let mut kills =
             Self { ours, endless, first, home: None, delays, lost: 0, wrong: 0, moved: 0 };
@@ -184,9 +184,9 @@ pub fn overruns(task: &Task) -> Result<(Case, Figures)> {
     let mut ours = Ours::start(task)?;
     let owner = ours.owner;
     let hash = prepared::image(&task.files, "hash")?;
-    let hash = ours.register("hash", hash, owner, BUDGET)?;
+    let hash = ours.register(hash, owner, BUDGET)?;
     let endless = prepared::image(&task.files, "endless")?;
-    let endless = ours.register("endless", endless, owner, BUDGET)?;
+    let endless = ours.register(endless, owner, BUDGET)?;
     let mut measure = |one_in: Option<u64>| -> Result<Mixed> {
         let mut mixed = Mixed::default();
         let (mut under_way, mut number) = (0, 0_u64);
@@ -283,7 +283,7 @@ pub fn neighbours(task: &Task, times: &mut Times) -> Result<Vec<(Case, Figures)>
     let limits = Limits { rate: 100_000, burst: 100, queue: 100, concurrency: 1, share: 100 };
     let other = ours.dispatcher.add_owner(limits);
     let image = prepared::Copies::new(&task.files)?.copy(0)?;
-    let noisy = ours.register("noisy", image, other, Duration::from_secs(1))?;
+    let noisy = ours.register(image, other, Duration::from_secs(1))?;
     let per_s = task.fair_per_s.map_or(PER_S, |fair| fair * f64::from(LOADS[0]) / 100.0);
     let stamps = ours.stamps;
     let mut rows = Vec::new();
