@@ -59,7 +59,9 @@
 //!
 //! # Begin
 //!
-//! A worker stores one of [`begun`], wakes by `bell`, and waits until `sleep` is not [`CLOSED`] any more.
+//! A worker stores one of [`begun`], wakes by `bell`, and waits until `sleep` is not [`CLOSED`] any more. One
+//! that lacks what it must have stores [`begun::REFUSED`] and ends; one that fails before it has come so far
+//! ends with its reason on standard error.
 //! Where it has no protection keys, a text behind the ring says why: its length in 32 bits, and so many
 //! bytes, [`begun::TEXT`] at most. The dispatcher reads both, and then stores 0 in `sleep` and wakes: until
 //! then no function has run that could have written them. There may be submissions before.

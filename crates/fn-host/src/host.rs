@@ -262,9 +262,9 @@ impl Host {
     ///
     /// # Errors
     /// The function's own error with its code; NOT_FOUND; RESOURCE_EXHAUSTED beyond the owner's limits;
-    /// INVALID_ARGUMENT for a request that is too long; DEADLINE_EXCEEDED when the deadline is over or the function has
-    /// used up its budget; PERMISSION_DENIED when it is banned; INTERNAL when it has done what no
-    /// function may.
+    /// INVALID_ARGUMENT for a request that is too long; DEADLINE_EXCEEDED when the deadline is over or the
+    /// function has used up its budget; PERMISSION_DENIED when it is banned; INTERNAL when it has done what
+    /// no function may.
     pub async fn invoke(
         self: &Arc<Self>,
         caller: &Caller,
@@ -428,7 +428,8 @@ impl Host {
     /// last caller has let it go.
     async fn publish(self: &Arc<Self>, name: &str, record: Record) {
         let live = Arc::new(live(record));
-        // Before it is published, so that no caller waits for it; where it cannot be, its first call says why.
+        // Before it is published, so that no caller waits for it; where it cannot be, its first call says
+        // why.
         let _later = self.callee(name, &live).await;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
         functions.insert(name.to_owned(), live);

@@ -3,7 +3,7 @@
 //!
 //! The first [`FUNCTIONS`] functions that are called have labels of their own; all others are one, `_OTHER`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,6 +89,11 @@ impl Sums {
         })
     }
 
+    /// Whether they may have become of these.
+    fn are_behind(&self, before: &Self) -> bool {
+        self.ends.iter().zip(before.ends).all(|(count, had)| *count >= had)
+    }
+
     fn since(&self, before: &Self) -> Self {
         let mut since = *self;
         for (count, had) in since.ends.iter_mut().zip(before.ends) {
@@ -101,9 +106,10 @@ impl Sums {
 }
 
 struct Telemetry {
-    /// What each function had at the last look, and whether it has a label.
-    functions: HashMap<(String, u32), (Sums, bool)>,
-    labels: usize,
+    /// What each function had at the last look, with the version that was called.
+    functions: HashMap<String, (u32, Sums)>,
+    /// Functions with a label, for good.
+    labelled: HashSet<String>,
     /// Owners that had functions.
     owners: BTreeMap<String, [u64; 2]>,
 }
@@ -116,7 +122,7 @@ impl Telemetry {
                 Kind::Gauge => describe_gauge!(name, unit, meaning),
             }
         }
-        Self { functions: HashMap::new(), labels: 0, owners: BTreeMap::new() }
+        Self { functions: HashMap::new(), labelled: HashSet::new(), owners: BTreeMap::new() }
     }
 
     fn look(&mut self, listed: &[Listed]) {
@@ -126,14 +132,17 @@ impl Telemetry {
             let owner = &one.record.owner;
             let of_owner = self.owners.entry(owner.clone()).or_default();
             *of_owner = [of_owner[0] + 1, of_owner[1] + one.record.image_bytes()];
-            // A new version counts from 0.
-            let key = (one.name.clone(), one.record.current);
             let Some(sums) = Sums::of(one) else { continue };
-            let (had, mut has_label) = before.remove(&key).unwrap_or_default();
-            let since = sums.since(&had);
-            if !has_label && self.labels < FUNCTIONS && since.ends.iter().any(|count| *count > 0) {
-                (self.labels, has_label) = (self.labels + 1, true);
+            // A new version counts from 0, and so does one that is registered anew.
+            let had = before
+                .remove(&one.name)
+                .filter(|(version, had)| *version == one.record.current && sums.are_behind(had));
+            let since = sums.since(&had.map_or(Sums::default(), |(_, had)| had));
+            let is_called = since.ends.iter().any(|count| *count > 0);
+            if is_called && self.labelled.len() < FUNCTIONS && !self.labelled.contains(&one.name) {
+                self.labelled.insert(one.name.clone());
             }
+            let has_label = self.labelled.contains(&one.name);
             count(if has_label { &one.name } else { OTHER }, owner, &since);
             if let Some(report) = one.report.as_ref().filter(|_| has_label) {
                 let labels = [("function", one.name.clone()), ("owner", owner.clone())];
@@ -145,7 +154,7 @@ impl Telemetry {
                     gauge!(LATENCY, &labels).set(time.as_secs_f64());
                 }
             }
-            self.functions.insert(key, (sums, has_label));
+            self.functions.insert(one.name.clone(), (one.record.current, sums));
         }
         for (owner, [functions, bytes]) in &self.owners {
             gauge!(DEPLOYED, "owner" => owner.clone()).set(*functions as f64);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::function::End;
 use partywall_functions::builder::Layer;
+use partywall_functions::clock::Exactness;
 use partywall_functions::store::Loaded;
 
 use super::host::{Host, UPPER, WILD, builder, main_rs};
@@ -225,5 +226,23 @@ fn row_46_lifetimes_that_are_too_long_end_as_a_fault() {
         assert_eq!((done.end, signal), (End::Fault, libc::SIGSEGV), "{address}: {done:?}");
         let done = host.call(&upper, b"next");
         assert_eq!((done.end, host.said(&done).0.as_str()), (End::Reply, "NEXT"), "{address}");
+    }
+}
+
+/// Where functions see the time coarsely, the instruction that reads the counter is a fault.
+#[test]
+fn the_counter_is_closed_where_the_clock_is_coarse() {
+    let reads = "pub fn handle(_: Request<'_>) -> Reply { let (low, high): (u64, u64);\n\
+         unsafe { core::arch::asm!(\"rdtsc\", out(\"rax\") low, out(\"rdx\") high) }\n\
+         Ok((high << 32 | low).to_le_bytes().to_vec()) }";
+    for (exactness, end) in [
+        (Exactness::Exact, (End::Reply, 0)),
+        (Exactness::Coarse(Duration::from_millis(1)), (End::Fault, libc::SIGSEGV)),
+    ] {
+        let mut host = Host::with(exactness);
+        let (reads, upper) = (put_without(&mut host, &ALL, reads), host.put(UPPER));
+        let done = host.call(&reads, b"");
+        assert_eq!((done.end, i32::from(done.code)), end, "{exactness:?}");
+        assert_eq!(host.call(&upper, b"next").end, End::Reply);
     }
 }
