@@ -4,8 +4,9 @@
 //!
 //! A cold call is one of a function that is registered and not loaded: its dispatcher puts the image into the
 //! images' memory, and the worker finds its pages by faults. Before it, the worker's /proc/PID/pagemap is
-//! looked at: no page may be there where the image will be, which is behind the one before; and it is looked
-//! whether that is where the image came to be.
+//! looked at: no page may be there where the image will be, which is among the [`PLACES`] behind the one
+//! before, for the store leaves out those that are not right for it; and it is looked whether that is where
+//! the image came to be.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -33,6 +34,9 @@ use crate::sys::clock::Stamps;
 /// Limits that nobody reaches.
 const UNLIMITED: Limits =
     Limits { rate: u64::MAX, burst: u64::MAX, queue: usize::MAX, concurrency: 64, share: 100 };
+
+/// The plots behind an image in one of which the next one is.
+const PLACES: u32 = 64;
 
 /// What the other owner's calls are told by.
 const NEIGHBOUR: u32 = u32::MAX;
@@ -151,14 +155,15 @@ impl Ours {
         Ok(now)
     }
 
-    /// Whether a page of this plot, of code or of constants, is in the worker.
+    /// Whether a page of the places behind this plot, of code or of constants, is in the worker.
     fn is_mapped(&self, plot: u32) -> Result<bool> {
         const PRESENT: u64 = 1 << 63;
+        const PAGES: usize = (PLACES as u64 * PLOT / PAGE) as usize;
         let begin = self.layout.image(plot);
         let pages = self.pages.as_ref();
         let pages =
             pages.map_err(|error| format!("the worker's pages (CAP_SYS_PTRACE): {error}"))?;
-        let mut entries = [0; (PLOT / PAGE) as usize * 8];
+        let mut entries = [0; PAGES * 8];
         for part in [begin, begin + u64::from(CONSTANTS)] {
             pages.read_exact_at(&mut entries, part / PAGE * 8)?;
             let (words, _) = entries.as_chunks();
@@ -218,7 +223,7 @@ impl Serves for Ours {
         let mut is_there = true;
         if let Some(last) = self.last.replace(which) {
             let loaded = self.dispatcher.preload(self.ids[last as usize])?;
-            is_there = loaded.plot == self.next;
+            is_there = (self.next..self.next + PLACES).contains(&loaded.plot);
             self.next = loaded.plot + loaded.count;
         }
         Ok(is_there && !self.is_mapped(self.next)?)
