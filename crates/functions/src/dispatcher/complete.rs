@@ -9,6 +9,7 @@ use super::check::{Given, lie};
 use super::outcome::Outcome;
 use super::process::Flying;
 use super::{Dispatcher, MESSAGE, Preemption};
+use crate::schedule::Refused;
 
 impl<T> Dispatcher<T> {
     /// Takes what a worker has completed.
@@ -71,20 +72,26 @@ impl<T> Dispatcher<T> {
         let [bytes, rest, body] =
             [completion.bytes, completion.log, completion.lost].map(|bytes| bytes as usize);
         let process = &mut self.seats.processes[at];
+        let function = &mut self.functions[call.function.at()];
         if completion.end == End::Calls && call.over.is_none() {
-            let message = process.worker.read(output.at, bytes + rest + body);
-            (call.waits, call.has_called) = (Some((at, cell)), true);
-            let outward = Outward {
-                call: number,
-                function: call.function,
-                owner: self.functions[call.function.at()].owner,
-                deadline_ns: call.deadline_ns,
-                message,
-                service: bytes,
-                method: rest,
-            };
-            events.push(Event::Outward(outward));
-            return Ok(());
+            let most = self.schedule.limits(function.owner).waiting;
+            if function.waiting < most {
+                function.waiting += 1;
+                let message = process.worker.read(output.at, bytes + rest + body);
+                (call.waits, call.has_called) = (Some((at, cell)), true);
+                let outward = Outward {
+                    call: number,
+                    function: call.function,
+                    owner: function.owner,
+                    deadline_ns: call.deadline_ns,
+                    message,
+                    service: bytes,
+                    method: rest,
+                };
+                events.push(Event::Outward(outward));
+                return Ok(());
+            }
+            call.over = Some(Outcome::Refused(Refused::Waiting { waiting: most }));
         }
         if cell != 0 {
             process.worker.clean(cell)?;
@@ -116,6 +123,8 @@ impl<T> Dispatcher<T> {
             return Ok(());
         }
         let (said, log) = match completion.short {
+            // What it has asked for is neither.
+            _ if completion.end == End::Calls => Default::default(),
             Some(short) => {
                 let short = short.bytes();
                 (short[..bytes].to_vec(), Vec::new())

@@ -31,8 +31,14 @@ use crate::error::Result;
 use crate::sys::clock::Stamps;
 
 /// Limits that nobody reaches.
-const UNLIMITED: Limits =
-    Limits { rate: u64::MAX, burst: u64::MAX, queue: usize::MAX, concurrency: 64, share: 100 };
+const UNLIMITED: Limits = Limits {
+    rate: u64::MAX,
+    burst: u64::MAX,
+    queue: usize::MAX,
+    concurrency: 64,
+    waiting: 64,
+    share: 100,
+};
 
 /// What the other owner's calls are told by.
 const NEIGHBOUR: u32 = u32::MAX;
