@@ -135,6 +135,11 @@ impl<T> Dispatcher<T> {
                 (said, log)
             }
         };
+        let log = match completion.lost {
+            0 => log,
+            _ if completion.end == End::Calls => log,
+            lost => cut(log, lost),
+        };
         let text = || String::from_utf8_lossy(&said).into_owned();
         let outcome = match completion.end {
             End::Error => Outcome::Error(completion.code, text()),
@@ -185,4 +190,13 @@ impl<T> Dispatcher<T> {
         events.push(Event::Done(Done { call: Some(number), token, outcome, log, cpu_ns }));
         if is_last { self.drop_function(id) } else { Ok(()) }
     }
+}
+
+/// Log lines, with one that says how many of them were cut.
+fn cut(mut log: Vec<u8>, lost: u32) -> Vec<u8> {
+    let lines = if lost == 1 { "1 line".into() } else { format!("{lost} lines") };
+    let text = format!("(the log is full: {lines} had no room, or not all of it)");
+    log.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    log.extend_from_slice(text.as_bytes());
+    log
 }
