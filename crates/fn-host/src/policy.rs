@@ -178,6 +178,7 @@ struct Keys {
     functions: u64,
     image_bytes: u64,
     concurrency: usize,
+    waiting: u32,
     rate: u64,
     burst: u64,
     queue: usize,
@@ -193,11 +194,12 @@ struct Keys {
 
 impl Default for Keys {
     fn default() -> Self {
-        let Limits { rate, burst, queue, concurrency, share } = Limits::default();
+        let Limits { rate, burst, queue, concurrency, waiting, share } = Limits::default();
         Self {
             functions: 1000,
             image_bytes: 256 << 20,
             concurrency,
+            waiting,
             rate,
             burst,
             queue,
@@ -288,6 +290,7 @@ impl Rules {
         };
         above("functions", keys.functions, 0, MOST_FUNCTIONS)?;
         above("concurrency", keys.concurrency as u64, 1, 1 << 16)?;
+        above("waiting", keys.waiting.into(), 1, 1 << 16)?;
         above("queue", keys.queue as u64, 0, 1 << 20)?;
         above("cpu_share", keys.cpu_share.into(), 1, 1 << 16)?;
         above("most_budget_us", keys.most_budget_us, 1, MOST_BUDGET_US)?;
@@ -314,11 +317,11 @@ impl Rules {
                 )
             })
         };
-        let Keys { rate, burst, queue, concurrency, cpu_share, .. } = keys;
+        let Keys { rate, burst, queue, concurrency, waiting, cpu_share, .. } = keys;
         Ok(Self {
             owner: owner.into(),
             room: Room { functions: keys.functions, image_bytes: keys.image_bytes },
-            limits: Limits { rate, burst, queue, concurrency, share: cpu_share },
+            limits: Limits { rate, burst, queue, concurrency, waiting, share: cpu_share },
             share: keys.share,
             budgets: [keys.budget_us, keys.most_budget_us].map(Duration::from_micros),
             rights: [names("call", keys.call)?, names("logs", keys.logs)?, names("ban", keys.ban)?],
@@ -404,6 +407,15 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_says_how_many_calls_of_a_function_wait() {
+        let text = "[default]\nwaiting = 7\n[owner.a]\n[owner.b]\nwaiting = 65536\n";
+        let policy = Policy::parse("f", text).unwrap();
+        let waiting = |policy: &Policy, owner| policy.rules(owner).unwrap().limits.waiting;
+        assert_eq!((waiting(&policy, "a"), waiting(&policy, "b")), (7, 65_536));
+        assert_eq!(waiting(&Policy::of_user(1), "uid:1"), Limits::default().waiting);
+    }
+
+    #[test]
     fn methods_of_services_are_covered_by_their_begin() {
         let text = "[owner.a]\nservices = [\"s/p.A/M\", \"t/p.B/*\", \"u/*\"]\n";
         let policy = Policy::parse("f", text).unwrap();
@@ -425,6 +437,7 @@ mod tests {
         for (text, said) in [
             ("[owner.a]\nfunction = 1\n", "f.toml: [owner.\"a\"]: unknown field `function`"),
             ("[owner.a]\nbudget_us = 0\n", "budget_us = 0; write a number from 1 to 1000000"),
+            ("[owner.a]\nwaiting = 0\n", "waiting = 0; write a number from 1 to 65536"),
             ("[owner.a]\nshare = \"none\"\n", "unknown variant `none`"),
             ("[owner.a]\ncall = [\"uid:x\"]\n", "call: `uid:x` is no user; write uid:NUMBER"),
             ("[owner.anyone]\n", "anyone is no owner"),

@@ -82,7 +82,7 @@ pub struct Header {
     pub reply: Span,
     /// The bytes of the log that are written.
     pub log_bytes: u64,
-    /// The log lines that found no room.
+    /// The log lines that found no room, or not all of theirs.
     pub log_lost: u64,
     /// Where the heap goes on.
     pub heap_next: u64,

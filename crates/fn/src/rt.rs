@@ -135,15 +135,16 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
-    /// Puts bytes behind those that are there; without bounds that could fail, whose texts take room.
+    /// Puts bytes behind those that are there, and says whether all had room; without bounds that could fail, whose texts take room.
     #[inline(never)]
-    fn put(&mut self, bytes: &[u8]) {
+    fn put(&mut self, bytes: &[u8]) -> bool {
         let room = self.to.get_mut(self.length..).unwrap_or_default();
         let count = bytes.len().min(room.len());
         if let Some((to, from)) = room.get_mut(..count).zip(bytes.get(..count)) {
             to.copy_from_slice(from);
         }
         self.length += count;
+        count == bytes.len()
     }
 
     /// The same with a number's decimal digits.
@@ -161,8 +162,7 @@ impl Text<'_> {
 
 impl core::fmt::Write for Text<'_> {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        self.put(text.as_bytes());
-        Ok(())
+        if self.put(text.as_bytes()) { Ok(()) } else { Err(core::fmt::Error) }
     }
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Writes a line of the log, or counts it where there is no room.
+/// Writes a line of the log, and counts it where there is no room for all of it.
 pub(crate) fn log(line: core::fmt::Arguments<'_>) {
     use crate::cell::{LOG, LOG_BYTES};
     let header = header();
@@ -222,7 +222,7 @@ pub(crate) fn log(line: core::fmt::Arguments<'_>) {
     };
     let (length, to) = room.split_at_mut(4);
     let mut text = Text { to, length: 0 };
-    let _full = text.write_fmt(line);
+    header.log_lost += u64::from(text.write_fmt(line).is_err());
     length.copy_from_slice(&(text.length as u32).to_le_bytes());
     header.log_bytes = (begin + 4 + text.length) as u64;
 }

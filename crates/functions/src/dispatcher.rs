@@ -400,6 +400,7 @@ impl<T> Dispatcher<T> {
             return Ok(());
         }
         if let Some((at, cell)) = call.waits {
+            self.functions[call.function.at()].waiting -= 1;
             events.push(Event::Unwanted(number));
             let process = &mut self.seats.processes[at];
             process.worker.clean(cell)?;

@@ -10,6 +10,7 @@
 //! | rate | a call comes; a bucket of `burst` calls fills with `rate` calls a second | refused |
 //! | queue | a call comes | refused |
 //! | concurrency | a call would begin; what waits for a service counts | stays in its queue |
+//! | waiting | a call would wait for a service, beside others of its function (the dispatcher counts) | refused |
 //! | share | a call would begin, and other owners have calls too | comes after them |
 //!
 //! An owner's *virtual time* is the CPU time that its functions have had, divided by its share. The owner
@@ -37,14 +38,24 @@ pub struct Limits {
     pub queue: usize,
     /// Calls that have begun and have not ended.
     pub concurrency: usize,
+    /// Calls of one function that wait for services.
+    pub waiting: u32,
     /// The weight of the owner's claim to CPU time; not 0.
     pub share: u32,
 }
 
 impl Default for Limits {
-    /// 1,000,000 calls a second and 10,000 at once, 10,000 in the queue, 64 begun, a share of 100.
+    /// 1,000,000 calls a second and 10,000 at once, 10,000 in the queue, 64 begun, 1,000 of a function that
+    /// wait for services, a share of 100.
     fn default() -> Self {
-        Self { rate: 1_000_000, burst: 10_000, queue: 10_000, concurrency: 64, share: 100 }
+        Self {
+            rate: 1_000_000,
+            burst: 10_000,
+            queue: 10_000,
+            concurrency: 64,
+            waiting: 1000,
+            share: 100,
+        }
     }
 }
 
@@ -62,7 +73,7 @@ pub struct Begun {
     charge: u64,
 }
 
-/// Why a call is not admitted.
+/// Why a call is not admitted, or does not go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Its owner's calls come too fast.
@@ -78,6 +89,12 @@ pub enum Refused {
     Queue {
         /// The limit.
         queue: usize,
+    },
+    /// Its function has too many calls that wait for services.
+    #[error("{waiting} calls of this function wait for services, which is the most")]
+    Waiting {
+        /// The limit.
+        waiting: u32,
     },
 }
 
@@ -183,6 +200,11 @@ impl<T> Schedule<T> {
     /// Other limits for an owner. What it has already stays.
     pub fn limit(&mut self, owner: Owner, limits: Limits) {
         self.change(owner, |state| state.limits = limits);
+    }
+
+    /// The limits of an owner.
+    pub fn limits(&self, owner: Owner) -> &Limits {
+        &self.owners[owner.0 as usize].limits
     }
 
     /// Calls of an owner that wait to begin, and that have begun.
@@ -398,7 +420,7 @@ mod tests {
     #[test]
     fn calls_beyond_a_limit_are_refused_or_stay() {
         let mut schedule = Schedule::default();
-        let small = Limits { rate: 1000, burst: 2, queue: 3, concurrency: 2, share: 1 };
+        let small = Limits { rate: 1000, burst: 2, queue: 3, concurrency: 2, ..limits(1) };
         let owner = schedule.add(small);
         let now = 5_000_000_000;
         for call in 0..3 {

@@ -1,5 +1,5 @@
 //! A worker of functions, for tests. With `--places FILE` before its last argument it writes there where it
-//! has what functions cannot reach.
+//! has what functions cannot reach; with `--without-filter` it has no filter of system calls.
 
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().collect();
     let argument = arguments.last().map_or("", String::as_str);
     let file = arguments.iter().skip_while(|argument| *argument != "--places").nth(1);
+    let has_filter = !arguments.iter().any(|argument| argument == "--without-filter");
     let tell = |places: &Places| {
         let Places { ring, running, stack, window, handler, gates } = places;
         let all = [ring, running, stack, window, handler].into_iter().chain(gates);
@@ -17,6 +18,6 @@ fn main() -> ExitCode {
             std::fs::write(file, text.join(" ")).expect("the file can be written");
         }
     };
-    eprintln!("{}", worker::main_telling(argument, tell));
+    eprintln!("{}", worker::main_telling(argument, has_filter, tell));
     ExitCode::FAILURE
 }

@@ -9,6 +9,7 @@ use super::check::{Given, lie};
 use super::outcome::Outcome;
 use super::process::Flying;
 use super::{Dispatcher, MESSAGE, Preemption};
+use crate::schedule::Refused;
 
 impl<T> Dispatcher<T> {
     /// Takes what a worker has completed.
@@ -71,20 +72,26 @@ impl<T> Dispatcher<T> {
         let [bytes, rest, body] =
             [completion.bytes, completion.log, completion.lost].map(|bytes| bytes as usize);
         let process = &mut self.seats.processes[at];
+        let function = &mut self.functions[call.function.at()];
         if completion.end == End::Calls && call.over.is_none() {
-            let message = process.worker.read(output.at, bytes + rest + body);
-            (call.waits, call.has_called) = (Some((at, cell)), true);
-            let outward = Outward {
-                call: number,
-                function: call.function,
-                owner: self.functions[call.function.at()].owner,
-                deadline_ns: call.deadline_ns,
-                message,
-                service: bytes,
-                method: rest,
-            };
-            events.push(Event::Outward(outward));
-            return Ok(());
+            let most = self.schedule.limits(function.owner).waiting;
+            if function.waiting < most {
+                function.waiting += 1;
+                let message = process.worker.read(output.at, bytes + rest + body);
+                (call.waits, call.has_called) = (Some((at, cell)), true);
+                let outward = Outward {
+                    call: number,
+                    function: call.function,
+                    owner: function.owner,
+                    deadline_ns: call.deadline_ns,
+                    message,
+                    service: bytes,
+                    method: rest,
+                };
+                events.push(Event::Outward(outward));
+                return Ok(());
+            }
+            call.over = Some(Outcome::Refused(Refused::Waiting { waiting: most }));
         }
         if cell != 0 {
             process.worker.clean(cell)?;
@@ -116,6 +123,8 @@ impl<T> Dispatcher<T> {
             return Ok(());
         }
         let (said, log) = match completion.short {
+            // What it has asked for is neither.
+            _ if completion.end == End::Calls => Default::default(),
             Some(short) => {
                 let short = short.bytes();
                 (short[..bytes].to_vec(), Vec::new())
@@ -125,6 +134,11 @@ impl<T> Dispatcher<T> {
                 let log = said.split_off(bytes);
                 (said, log)
             }
+        };
+        let log = match completion.lost {
+            0 => log,
+            _ if completion.end == End::Calls => log,
+            lost => cut(log, lost),
         };
         let text = || String::from_utf8_lossy(&said).into_owned();
         let outcome = match completion.end {
@@ -176,4 +190,13 @@ impl<T> Dispatcher<T> {
         events.push(Event::Done(Done { call: Some(number), token, outcome, log, cpu_ns }));
         if is_last { self.drop_function(id) } else { Ok(()) }
     }
+}
+
+/// Log lines, with one that says how many of them were cut.
+fn cut(mut log: Vec<u8>, lost: u32) -> Vec<u8> {
+    let lines = if lost == 1 { "1 line".into() } else { format!("{lost} lines") };
+    let text = format!("(the log is full: {lines} had no room, or not all of it)");
+    log.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    log.extend_from_slice(text.as_bytes());
+    log
 }

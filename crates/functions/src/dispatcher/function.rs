@@ -64,6 +64,8 @@ pub(super) struct Function {
     pub(super) open: u32,
     /// Calls that run or wait, for which its image stays loaded.
     pub(super) users: u32,
+    /// Those of them that wait for services.
+    pub(super) waiting: u32,
     /// The number of its group.
     pub(super) group: usize,
     pub(super) budget_ns: u64,
@@ -105,6 +107,7 @@ impl Function {
             owner,
             open: 0,
             users: 0,
+            waiting: 0,
             group,
             budget_ns: budget.as_nanos() as u64,
             // And only it cannot run again when its reply has no room.

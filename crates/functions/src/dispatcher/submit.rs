@@ -249,7 +249,7 @@ impl<T> Dispatcher<T> {
     fn resume(&mut self, number: Number, (at, cell): (usize, u16), now_ns: u64) -> bool {
         let preemption = self.workers.preemption;
         let call = &mut self.calls[number.at()];
-        let function = &self.functions[call.function.at()];
+        let function = &mut self.functions[call.function.at()];
         let Some((code, bytes)) = &call.answer else { return false };
         if !self.seats.can_go_on(at) {
             return false;
@@ -276,6 +276,7 @@ impl<T> Dispatcher<T> {
             room: output.bytes,
         };
         (call.waits, call.answer, call.is_flying) = (None, None, true);
+        function.waiting -= 1;
         process.fly(&submission, number, (input, output), now_ns);
         true
     }

@@ -267,6 +267,7 @@ impl<T> Dispatcher<T> {
         let function = &mut self.functions[call.function.at()];
         call.is_flying = false;
         if call.waits.take().is_some() {
+            function.waiting -= 1;
             events.push(Event::Unwanted(number));
         }
         if let Some(over) = call.over.take() {

@@ -75,7 +75,7 @@ impl Start {
 
 /// A worker's whole life; it comes back only to say why it did not begin.
 pub fn main(argument: &str) -> String {
-    main_telling(argument, |_| ())
+    main_telling(argument, true, |_| ())
 }
 
 /// Where a worker has what functions cannot reach, for tests.
@@ -96,19 +96,20 @@ pub struct Places {
     pub gates: [u64; 6],
 }
 
-/// The same as [`main`], for tests: it tells where things are before it gives up its descriptors.
+/// The same as [`main`], for tests: it tells where things are before it gives up its descriptors, and leaves
+/// its filter of system calls out for tests of what is behind that.
 #[doc(hidden)]
-pub fn main_telling(argument: &str, tell: impl FnOnce(&Places)) -> String {
+pub fn main_telling(argument: &str, has_filter: bool, tell: impl FnOnce(&Places)) -> String {
     let Some(start) = Start::from_argument(argument) else {
         return "this is what a dispatcher of functions starts; it is of no other use".into();
     };
-    match begin(&start, tell) {
+    match begin(&start, has_filter, tell) {
         Ok(worker) => worker.run(),
         Err(why) => format!("a worker of functions cannot begin: {why}"),
     }
 }
 
-fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
+fn begin(start: &Start, has_filter: bool, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
     let [memory, images, clock] = start.descriptors.map(|number| {
         // SAFETY: the dispatcher has left it open for this.
         unsafe { OwnedFd::from_raw_fd(number) }
@@ -181,7 +182,11 @@ fn begin(start: &Start, tell: impl FnOnce(&Places)) -> io::Result<Worker> {
         }
     }
     let timer = start.quantum_ns.map(Timer::new).transpose()?;
-    shut(timer.as_ref())?;
+    shut()?;
+    if has_filter {
+        let filter = filter(timer.as_ref()).map_err(io::Error::other)?;
+        seccompiler::apply_filter(&filter).map_err(io::Error::other)?;
+    }
     // No function has run, and none does before the dispatcher has read this.
     ring.begin(what);
     crate::sleep::wake(&ring.bell);
@@ -284,7 +289,8 @@ fn calls(at: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn shut(timer: Option<&Timer>) -> io::Result<()> {
+/// Gives up all but the system calls.
+fn shut() -> io::Result<()> {
     // SAFETY: what was open is mapped, or of no use.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     if closed != 0 {
@@ -304,8 +310,7 @@ fn shut(timer: Option<&Timer>) -> io::Result<()> {
     for resource in [Resource::Core, Resource::Nofile, Resource::Memlock] {
         rustix::process::setrlimit(resource, none)?;
     }
-    let filter = filter(timer).map_err(io::Error::other)?;
-    seccompiler::apply_filter(&filter).map_err(io::Error::other)
+    Ok(())
 }
 
 /// Waiting and waking, random bytes, and the end.

@@ -3,8 +3,9 @@
 use std::sync::LazyLock;
 
 use object::elf;
-use partywall_functions::image::{CONSTANTS, DATA, DATA_BYTES};
-use partywall_functions::verify::{self, LINK};
+use partywall_functions::builder::BuildError;
+use partywall_functions::image::{CONSTANTS, DATA, DATA_BYTES, Forbidden, ImageError};
+use partywall_functions::verify::{self, LINK, VerifyError};
 
 use super::{BUILDER, File};
 
@@ -316,4 +317,34 @@ fn the_objects_of_the_fuzz_targets_are_like_the_builders() {
             .collect()
     };
     assert_eq!(SEEDS.map(form), [form(&OBJECT), form(&COMPACT)]);
+}
+
+/// Bytes of a system call in a constant, which are there in each layout: the last refusal says where.
+#[test]
+fn a_constant_that_no_layout_changes_is_named_with_its_place() {
+    let text = "#[inline(never)] fn mixed(n: u32) -> u32 { core::hint::black_box(n) ^ 0x05_0f_05_0f }\n\
+                pub fn handle(r: Request<'_>) -> Reply {\n\
+                Ok(mixed(r.body().len() as u32).to_le_bytes().to_vec()) }";
+    let files = [File { path: "main.rs".into(), text: text.into() }];
+    let why = BUILDER.build(&files).unwrap_err();
+    let BuildError::Forbidden(VerifyError::Image { why: refused, symbol }) = &why else {
+        panic!("{why}")
+    };
+    let ImageError::Forbidden { instruction: Forbidden::Syscall, offset } = *refused else {
+        panic!("{why}")
+    };
+    assert_eq!(symbol.as_deref(), Some("function::mixed"));
+    let said = why.to_string();
+    let place = format!(" at {offset:#x}, in `function::mixed`; 8 layouts have such bytes");
+    assert!(said.contains(&place), "{said}");
+    // The place is where the bytes are: so it is in the first layout, which a test can have.
+    let object = BUILDER.object_for_tests(&files, false).unwrap();
+    let Err(VerifyError::Image { why: ImageError::Forbidden { offset, .. }, symbol }) =
+        verify::image(&object)
+    else {
+        panic!("it passes")
+    };
+    assert_eq!(symbol.as_deref(), Some("function::mixed"));
+    let code = verify::unchecked_for_tests(&object).unwrap().code;
+    assert_eq!(code[offset as usize..][..2], [0x0f, 0x05]);
 }

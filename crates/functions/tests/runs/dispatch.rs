@@ -99,6 +99,67 @@ fn functions_that_wait_have_their_own_answers() {
     assert!(left.is_empty());
 }
 
+/// A function that would wait beside too many of its own is over; those that wait go on, and so does another.
+#[test]
+fn calls_that_wait_are_bounded_for_each_function() {
+    let asks = "pub fn handle(r: Request<'_>) -> Reply {\n\
+                partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
+    let mut rig = Rig::new(1);
+    let limits = Limits { waiting: 2, ..Limits::default() };
+    let owner = rig.dispatcher.add_owner(limits);
+    let [one, other] = [(), ()].map(|()| rig.register(asks, |r| r.owner = owner));
+    let wait = |rig: &mut Rig, id| {
+        let now = rig.now();
+        let number = rig.dispatcher.call(id, Vec::new(), 0, (now, None)).unwrap();
+        match rig.event() {
+            Event::Outward(outward) => assert_eq!(outward.call, number),
+            other => panic!("{other:?}"),
+        }
+        number
+    };
+    let beyond = |rig: &mut Rig, waiting| {
+        rig.call(one, b"");
+        let done = rig.done();
+        assert_eq!(done.outcome, Outcome::Refused(Refused::Waiting { waiting }));
+        assert_eq!(done.log, b"", "what it has asked for is no log");
+    };
+    let first = wait(&mut rig, one);
+    // One that is ended by its caller waits no more, and neither does one that goes on.
+    for way in 0..3 {
+        let second = wait(&mut rig, one);
+        (0..5).for_each(|_| beyond(&mut rig, 2));
+        let now = rig.now();
+        match way {
+            0 => {
+                rig.dispatcher.answer(second, 0, b"yes".to_vec());
+                assert_eq!(rig.done().outcome, reply("yes"));
+            }
+            1 => {
+                rig.dispatcher.cancel(second, now, &mut rig.events).unwrap();
+                assert_eq!(rig.done().outcome, Outcome::Cancelled);
+            }
+            _ => {
+                // Both have called, and must not run again.
+                rig.dispatcher.kill_worker(0);
+                assert!(matches!(rig.done().outcome, Outcome::Lost(_)));
+                assert!(matches!(rig.done().outcome, Outcome::Lost(_)));
+            }
+        }
+    }
+    rig.dispatcher.answer(first, 0, b"late".to_vec());
+    let waiting = [one, one, other, other].map(|id| wait(&mut rig, id));
+    beyond(&mut rig, 2);
+    // Another limit counts at once, and those that wait are left alone.
+    rig.dispatcher.limit(owner, Limits { waiting: 1, ..limits });
+    beyond(&mut rig, 1);
+    for call in waiting {
+        rig.dispatcher.answer(call, 0, b"done".to_vec());
+        assert_eq!(rig.done().outcome, reply("done"));
+    }
+    wait(&mut rig, one);
+    assert_eq!(rig.dispatcher.strikes(one), Some((false, 0)));
+}
+
 #[test]
 fn an_owner_beyond_its_limits_is_refused() {
     let mut rig = Rig::new(1);

@@ -111,12 +111,16 @@ impl Host {
 
     /// One whose functions see the time so.
     pub(crate) fn with(exactness: Exactness) -> Self {
+        Self::of(&workers(1, exactness))
+    }
+
+    /// One with the first of these workers.
+    pub(crate) fn of(workers: &Workers) -> Self {
         let layout = Layout::draw([std::process::id().into(), 7]);
         let store = Store::new(layout, 2).unwrap();
-        let workers = workers(1, exactness);
-        let mut link = Worker::start(&workers, 0, &store).unwrap();
+        let mut link = Worker::start(workers, 0, &store).unwrap();
         link.wait().unwrap();
-        let clock = Clock::new(&store, exactness).unwrap();
+        let clock = Clock::new(&store, workers.exactness).unwrap();
         Self { store, link, clock, calls: 0, cell: 0 }
     }
 

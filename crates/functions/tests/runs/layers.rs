@@ -8,7 +8,7 @@ use partywall_functions::builder::Layer;
 use partywall_functions::clock::Exactness;
 use partywall_functions::store::Loaded;
 
-use super::host::{Host, UPPER, WILD, builder, main_rs};
+use super::host::{self, Host, UPPER, WILD, builder, main_rs};
 
 /// Puts a function in that was built without these layers.
 fn put_without(host: &mut Host, layers: &[Layer], text: &str) -> Loaded {
@@ -245,4 +245,126 @@ fn the_counter_is_closed_where_the_clock_is_coarse() {
         assert_eq!((done.end, i32::from(done.code)), end, "{exactness:?}");
         assert_eq!(host.call(&upper, b"next").end, End::Reply);
     }
+}
+
+/// Makes any system call: the request has its number and six arguments, and behind them bytes whose address
+/// is instead of each argument that is all ones.
+const ANY: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
+     let (words, text) = r.body().split_at(56);\n\
+     let word = |n: usize| match u64::from_le_bytes(words[8 * n..][..8].try_into().unwrap()) {\n\
+     u64::MAX => text.as_ptr() as u64, word => word };\n\
+     let mut result = word(0);\n\
+     unsafe { core::arch::asm!(\"syscall\", inout(\"rax\") result, in(\"rdi\") word(1), in(\"rsi\") word(2),\n\
+     in(\"rdx\") word(3), in(\"r10\") word(4), in(\"r8\") word(5), in(\"r9\") word(6), out(\"rcx\") _, out(\"r11\") _) }\n\
+     Ok(result.to_le_bytes().to_vec()) }";
+
+/// The argument that is the address of a text.
+const TEXT: u64 = u64::MAX;
+
+/// A worker that has all layers but its filter of system calls, and a function that makes any of them.
+struct Unfiltered {
+    host: Host,
+    any: Loaded,
+}
+
+impl Unfiltered {
+    fn new() -> Self {
+        let mut workers = host::workers(1, Exactness::Exact);
+        workers.program.push("--without-filter".into());
+        let mut host = Host::of(&workers);
+        let any = put_without(&mut host, &ALL, ANY);
+        let mut unfiltered = Self { host, any };
+        let pid = unfiltered.host.link.pid();
+        assert_eq!(
+            unfiltered.call(libc::SYS_getpid, [0; 3], b""),
+            i64::from(pid),
+            "it has a filter"
+        );
+        unfiltered
+    }
+
+    fn call(&mut self, number: i64, [first, second, third]: [u64; 3], text: &[u8]) -> i64 {
+        let words = [number as u64, first, second, third, 0, 0, 0];
+        let words = words.iter().flat_map(|word| word.to_le_bytes());
+        let request: Vec<_> = words.chain(text.iter().copied()).collect();
+        let done = self.host.call(&self.any, &request);
+        assert_eq!((done.end, done.bytes), (End::Reply, 8), "{number}: {done:?}");
+        done.short.unwrap().words[0] as i64
+    }
+}
+
+/// Behind the filter are Landlock, which closes all files, and a limit by which no descriptor is made.
+#[test]
+fn row_50_behind_the_filter_all_files_are_closed() {
+    let mut unfiltered = Unfiltered::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "kept").unwrap();
+    let path = |path: &std::path::Path| [path.as_os_str().as_encoded_bytes(), b"\0"].concat();
+    let (there, new) = (path(&file), path(&directory.path().join("new")));
+    let denied = -i64::from(libc::EACCES);
+    let shell = path(std::path::Path::new("/bin/sh"));
+    for (what, number, arguments, text) in [
+        ("unlink", libc::SYS_unlink, [TEXT, 0, 0], &there),
+        ("mkdir", libc::SYS_mkdir, [TEXT, 0o777, 0], &new),
+        ("mknod", libc::SYS_mknod, [TEXT, libc::S_IFIFO.into(), 0], &new),
+        ("symlink", libc::SYS_symlink, [TEXT, TEXT, 0], &new),
+        ("execve", libc::SYS_execve, [TEXT, 0, 0], &shell),
+    ] {
+        assert_eq!(unfiltered.call(number, arguments, text), denied, "{what}");
+    }
+    let flags = [libc::O_RDONLY, libc::O_RDWR, libc::O_WRONLY | libc::O_TRUNC];
+    let here = i64::from(libc::AT_FDCWD) as u64;
+    let mut open = |text: &[u8]| {
+        let mut open =
+            |flags: i32| unfiltered.call(libc::SYS_openat, [here, TEXT, flags as u64], text);
+        flags.map(&mut open)
+    };
+    for path in [&there[..], b"/etc/passwd\0", b"/proc/self/mem\0", b"/\0"] {
+        assert_eq!(open(path), [-i64::from(libc::EMFILE); 3], "by the limit");
+    }
+    // Where somebody can raise the limit, Landlock is left.
+    let more = [16_u64.to_le_bytes(), 16_u64.to_le_bytes()].concat();
+    let limit = [u64::from(libc::RLIMIT_NOFILE), TEXT, 0];
+    let why = match unfiltered.call(libc::SYS_setrlimit, limit, &more) {
+        0 => libc::EACCES,
+        raised => {
+            assert_eq!(raised, -i64::from(libc::EPERM));
+            libc::EMFILE
+        }
+    };
+    let read = [here, TEXT, libc::O_RDONLY as u64];
+    assert_eq!(unfiltered.call(libc::SYS_openat, read, &there), -i64::from(why));
+    assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+/// Behind the filter a worker has three descriptors, from its dispatcher, and gets no rights by a program.
+#[test]
+fn row_50_behind_the_filter_nothing_is_open_and_no_right_comes() {
+    let mut unfiltered = Unfiltered::new();
+    let mut is_open = |number: &u64| {
+        let flags = [*number, libc::F_GETFD as u64, 0];
+        match unfiltered.call(libc::SYS_fcntl, flags, b"") {
+            0 | 1 => true,
+            why => {
+                assert_eq!(why, -i64::from(libc::EBADF), "{number}");
+                false
+            }
+        }
+    };
+    let open: Vec<_> = (0..1024).filter(&mut is_open).collect();
+    assert_eq!(open, [0, 1, 2]);
+    // The first is no input: it is at its end.
+    assert_eq!(unfiltered.call(libc::SYS_read, [0, TEXT, 1], b" "), 0);
+    let status = |host: &mut Host| {
+        let status = format!("/proc/{}/status", host.link.pid());
+        let status = std::fs::read_to_string(status).unwrap();
+        ["NoNewPrivs", "Seccomp", "Threads"].map(|key| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t"));
+            line.unwrap().to_owned()
+        })
+    };
+    assert_eq!(status(&mut unfiltered.host), ["1", "0", "1"]);
+    assert_eq!(status(&mut Host::new()), ["1", "2", "1"]);
 }

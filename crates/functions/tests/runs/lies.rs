@@ -233,6 +233,14 @@ fn who_ends_its_worker_has_a_strike_and_no_other() {
     let Outcome::Lost(_) = rig.done().outcome else { panic!("it has not ended its worker") };
     assert_eq!(rig.dispatcher.strikes(ends), Some((true, 8)));
     assert_eq!(rig.dispatcher.strikes(upper), Some((false, 0)));
+    // It ends no worker any more, and the last one is there for others.
+    let refused = rig.dispatcher.call(ends, b"x".to_vec(), 0, (0, None)).unwrap_err();
+    assert_eq!(refused.outcome, Outcome::Banned);
+    assert_eq!(rig.outcome(upper, b"after"), reply("AFTER"));
+    let worker = rig.dispatcher.workers()[0].pid;
+    assert!(rig.dispatcher.call(ends, b"x".to_vec(), 0, (0, None)).is_err());
+    assert_eq!(rig.outcome(upper, b"again"), reply("AGAIN"));
+    assert_eq!(rig.dispatcher.workers()[0].pid, worker);
 
     let endless = "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
     let endless = rig.register(endless, |it| it.budget = Duration::from_secs(60));

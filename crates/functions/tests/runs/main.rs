@@ -5,6 +5,7 @@ mod dispatch;
 mod host;
 mod layers;
 mod lies;
+mod limits;
 mod many;
 mod residue;
 mod rig;
@@ -50,7 +51,15 @@ fn row_49_functions_that_fail_are_contained() {
          \"many\" => { let mut all = Vec::new(); loop { all.push(Box::new([1_u64; 100])); } }\n\
          \"huge\" => Ok(Vec::with_capacity(1 << 40)),\n\
          \"leak\" => { core::mem::forget(vec![1_u8; 100_000]); Ok(vec![]) }\n\
+         \"divide\" => Ok(vec![(hidden(7) / hidden(0)) as u8]),\n\
+         \"least\" => Ok(vec![(hidden(i32::MIN) / hidden(-1)) as u8]),\n\
+         \"never\" => unreachable!(\"it was {}\", hidden(3)),\n\
+         \"bomb\" => { let _b = Bomb; Ok(vec![]) }\n\
+         \"bombs\" => { let (_a, _b) = (Bomb, Bomb); panic!(\"before\") }\n\
+         \"borrow\" => { let c = core::cell::RefCell::new(1); let _a = c.borrow_mut(); Ok(vec![*c.borrow()]) }\n\
          _ => Ok(vec![]) } }\n\
+         fn hidden(n: i32) -> i32 { core::hint::black_box(n) }\n\
+         struct Bomb; impl Drop for Bomb { fn drop(&mut self) { panic!(\"dropped\") } }\n\
          #[inline(never)] fn big() -> u8 { core::hint::black_box([1_u8; 1 << 20])[77] }\n\
          struct Loops; impl Drop for Loops { fn drop(&mut self) { loop { core::hint::black_box(0); } } }\n\
          #[inline(never)] fn deep(n: u64) -> u64 { let x = core::hint::black_box([n; 50]); deep(n + 1) + x[3] }",
@@ -83,6 +92,17 @@ fn row_49_functions_that_fail_are_contained() {
         check("many", End::Memory, "memory allocation of");
         check("huge", End::Memory, "memory allocation of");
         check("leak", End::Reply, "");
+        check("divide", End::Panic, "attempt to divide by zero at main.rs:12");
+        check("least", End::Panic, "attempt to divide with overflow at main.rs:13");
+        check(
+            "never",
+            End::Panic,
+            "internal error: entered unreachable code: it was 3 at main.rs:14",
+        );
+        check("bomb", End::Panic, "dropped at main.rs:20");
+        // Nothing is unwound: what would have panicked then is not dropped.
+        check("bombs", End::Panic, "before at main.rs:16");
+        check("borrow", End::Panic, "already mutably borrowed");
     }
     for _ in 0..20 {
         check("loop", End::Stopped, "");

@@ -13,6 +13,7 @@ use partywall_functions::store::Store;
 use partywall_testkit::Random;
 
 use super::host::{self, UPPER, WILD};
+use super::limits::stat;
 use super::rig::{Rig, reply};
 
 const ASKS: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
@@ -469,4 +470,36 @@ fn a_budget_begins_when_its_process_has_begun() {
     assert_eq!((done.token, done.outcome), (token, reply("A")));
     assert!(rig.begun.elapsed() >= Duration::from_millis(800));
     assert!(done.cpu_ns < 800_000_000, "{}", done.cpu_ns);
+}
+
+/// A process of one thread runs on the CPU of its seat and on no other, and so does one that follows it.
+#[test]
+fn a_process_of_one_thread_stays_on_its_cpu() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpus: Vec<_> =
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    for cpu in [cpus[0], *cpus.last().unwrap()] {
+        let mut rig = Rig::with(1, |workers| workers.cpus = vec![Some(cpu)]);
+        let [burns, other] = of_owners(&mut rig, BURNS);
+        let mut killed = 0;
+        for round in 0..100 {
+            let id = [burns, other][round % 2];
+            assert!(matches!(rig.outcome(id, b""), Outcome::Reply(_)));
+            let workers = rig.dispatcher.workers();
+            if round == 50 {
+                killed = workers[1].pid;
+                rig.dispatcher.kill_worker(1);
+            }
+            let live = workers.into_iter().filter(|it| it.has_begun && it.pid != killed);
+            for process in live {
+                // The last CPU that it has run on is field 39, counted from 1 (proc_pid_stat(5)).
+                assert_eq!(stat(process.pid)[39 - 3], cpu.to_string(), "{process:?}");
+                let status =
+                    std::fs::read_to_string(format!("/proc/{}/status", process.pid)).unwrap();
+                for line in [format!("Cpus_allowed_list:\t{cpu}\n"), "Threads:\t1\n".into()] {
+                    assert!(status.contains(&line), "{process:?}: {status}");
+                }
+            }
+        }
+    }
 }

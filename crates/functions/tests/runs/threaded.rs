@@ -10,6 +10,7 @@ use partywall_functions::runtime::{
     Callee, Finished, OwnerHandle, Runtime, ServiceCall, Services, Settings,
 };
 use partywall_functions::schedule::{Limits, Owner, Refused};
+use partywall_functions::signed::Signed;
 
 use super::host::{self, UPPER, signed};
 use super::rig::reply;
@@ -61,9 +62,13 @@ impl Rig {
     }
 
     fn register_with(&self, owner: &OwnerHandle, text: &str, budget: Duration) -> Callee {
+        self.register_image(owner, &signed(text).into(), budget)
+    }
+
+    fn register_image(&self, owner: &OwnerHandle, image: &Arc<Signed>, budget: Duration) -> Callee {
         let registration = Registration {
             owner: Owner(0),
-            image: signed(text).into(),
+            image: image.clone(),
             parameters: Vec::new(),
             budget,
             idempotent: false,
@@ -312,4 +317,87 @@ fn row_47_what_is_beyond_its_budget_is_stopped_by_a_timer() {
     let finished = rig.call(&long, b"");
     assert_eq!(finished.outcome, Outcome::Budget(budget));
     assert!(finished.cpu >= budget, "{:?}", finished.cpu);
+}
+
+/// The addresses of a variable, a block of the heap, a constant, and the function itself.
+const ADDRESSES: &str = "pub fn handle(_: Request<'_>) -> Reply {\n\
+     let (local, block) = (core::hint::black_box(7_u8), core::hint::black_box(Box::new(7_u8)));\n\
+     let code = core::hint::black_box(handle as fn(Request<'_>) -> Reply);\n\
+     let all = [&raw const local as usize, &raw const *block as usize,\n\
+     core::hint::black_box(\"constant\").as_ptr() as usize, code as usize];\n\
+     Ok(all.iter().flat_map(|at| at.to_le_bytes()).collect()) }";
+
+fn addresses(rig: &Rig, callee: &Callee) -> [u64; 4] {
+    let Outcome::Reply(said) = rig.call(callee, b"").outcome else { panic!("no addresses") };
+    std::array::from_fn(|at| u64::from_le_bytes(said[8 * at..][..8].try_into().unwrap()))
+}
+
+/// A function learns from addresses where its host has put it: its stack and its heap are where all others
+/// have had theirs, whatever those did, and its code stays in its place. Each host draws others.
+#[test]
+fn addresses_tell_nothing_of_what_others_do() {
+    let uses = "pub fn handle(r: Request<'_>) -> Reply { match r.text()? {\n\
+         \"heap\" => { core::mem::forget(core::hint::black_box(vec![1_u8; 200_000])); Ok(vec![]) }\n\
+         \"heaps\" => Ok(vec![core::hint::black_box(vec![1_u8; 9_000_000])[3]]),\n\
+         \"stack\" => Ok(vec![deep(1) as u8]), _ => panic!() } }\n\
+         #[inline(never)] fn deep(n: u64) -> u64 { let x = core::hint::black_box([n; 50]); deep(n + 1) + x[3] }";
+    let images = [ADDRESSES, ADDRESSES, uses].map(|text| Arc::new(signed(text)));
+    let seen: Vec<_> = (0..4)
+        .map(|_| {
+            let rig = Rig::new();
+            let register = |image| rig.register_image(&rig.owner, image, Duration::from_secs(20));
+            let [one, other, uses] = images.each_ref().map(register);
+            let first = addresses(&rig, &one);
+            let others = addresses(&rig, &other);
+            assert_eq!(first[..2], others[..2], "stacks and heaps of two functions");
+            assert!(first[2] != others[2] && first[3] != others[3], "images of two functions");
+            for what in ["heap", "panic", "heaps", "stack", "heap"] {
+                rig.call(&uses, what.as_bytes());
+                assert_eq!(addresses(&rig, &one), first, "after {what}");
+                assert_eq!(addresses(&rig, &other), others, "after {what}");
+            }
+            first
+        })
+        .collect();
+    for which in 0..4 {
+        // Two hosts may have drawn the same place of thousands, and hardly all of them.
+        assert!(seen[1..].iter().any(|of| of[which] != seen[0][which]), "{which}: {seen:x?}");
+    }
+}
+
+/// Where the clock is coarse, a function sees no time but that of ticks: not how long a block of memory takes
+/// to have, which is longer where nobody has had it before, and no more steps than there were ticks.
+#[test]
+fn a_coarse_clock_tells_ticks_and_no_time_between_them() {
+    let rig = Rig::new();
+    let allocates = rig.register(
+        &rig.owner,
+        "pub fn handle(_: Request<'_>) -> Reply {\n\
+         let before = partywall_fn::clock::monotonic();\n\
+         core::hint::black_box(vec![7_u8; 200_000]);\n\
+         let took = partywall_fn::clock::monotonic() - before;\n\
+         Ok((took.as_nanos() as u64).to_le_bytes().to_vec()) }",
+    );
+    let steps = rig.register(
+        &rig.owner,
+        "pub fn handle(_: Request<'_>) -> Reply {\n\
+         let mut last = partywall_fn::clock::monotonic();\n\
+         let (mut steps, until) = (0_u64, last + core::time::Duration::from_millis(50));\n\
+         while last < until { let now = partywall_fn::clock::monotonic();\n\
+         steps += u64::from(now != last); last = now; }\n\
+         Ok(steps.to_le_bytes().to_vec()) }",
+    );
+    let number = |callee: &Callee| match rig.call(callee, b"").outcome {
+        Outcome::Reply(said) => u64::from_le_bytes(said.try_into().unwrap()),
+        other => panic!("{other:?}"),
+    };
+    // One tick a millisecond, and one that was due before.
+    let ticks = |begun: Instant| begun.elapsed().as_millis() as usize + 2;
+    let begun = Instant::now();
+    let told = (0..500).filter(|_| number(&allocates) != 0).count();
+    println!("{told} of 500 calls see a tick, of {} that there may be", ticks(begun));
+    assert!(told <= ticks(begun), "{told} in {:?}", begun.elapsed());
+    let begun = Instant::now();
+    let seen = number(&steps) as usize;
+    assert!(seen > 0 && seen <= ticks(begun), "{seen} in {:?}", begun.elapsed());
 }

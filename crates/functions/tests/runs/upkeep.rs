@@ -1,12 +1,17 @@
 //! What a dispatcher does between calls: images that come and go, functions that are replaced, workers that
-//! are replaced.
+//! are replaced, and what is left when it ends itself.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use partywall_functions::dispatcher::{Event, Outcome};
+use partywall_functions::dispatcher::{Event, Id, Outcome, Registration, Share};
+use partywall_testkit::{Random, trials};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::host::UPPER;
+use super::host::{UPPER, signed};
 use super::rig::{Rig, reply};
 
 const ENDLESS: &str =
@@ -184,4 +189,179 @@ fn calls_are_counted_by_function() {
     assert!(counts.cpu_ns >= 2_000_000, "{counts:?}");
     assert!(counts.quantile(1.0).unwrap() >= budget, "{counts:?}");
     assert!(counts.quantile(0.5) <= counts.quantile(1.0), "{counts:?}");
+}
+
+/// Whenever a worker is killed, or stopped for a while, each call has one end: the right reply, or that it is
+/// lost where it must not run again.
+#[test]
+fn row_53_workers_are_killed_and_stopped_at_every_step() {
+    let mut rig = Rig::new(1);
+    let (upper, asks) = (rig.register(UPPER, |_| ()), rig.register(ASKS, |_| ()));
+    let mut random = Random::of_this_run();
+    let (mut killed, mut stopped, mut lost) = (0, 0, 0);
+    for round in 0..trials(2000) {
+        let mut open = HashMap::new();
+        for call in 0..8 {
+            let is_upper = call % 2 == 0;
+            let id = if is_upper { upper } else { asks };
+            open.insert(rig.call(id, format!("call {round} {call}").as_bytes()), (is_upper, call));
+        }
+        // Of a few steps or of thousands, each as often.
+        let most = 1 << random.below(13);
+        let (at, kills) = (random.below(most), random.below(2) == 0);
+        let mut is_killed = false;
+        for step in 0.. {
+            if open.is_empty() {
+                break;
+            }
+            if step == at && kills {
+                rig.dispatcher.kill_worker(0);
+                (is_killed, killed) = (true, killed + 1);
+            } else if step == at {
+                signal(&rig, Signal::STOP);
+                std::thread::sleep(Duration::from_micros(random.below(2000) as u64));
+                signal(&rig, Signal::CONT);
+                stopped += 1;
+            }
+            let now = rig.now();
+            rig.dispatcher.poll(now, &mut rig.events).unwrap();
+            for event in std::mem::take(&mut rig.events) {
+                match event {
+                    Event::Outward(outward) => {
+                        let names = outward.service + outward.method;
+                        let answer = outward.message[names..].to_ascii_uppercase();
+                        rig.dispatcher.answer(outward.call, 0, answer);
+                    }
+                    Event::Unwanted(_) => assert!(is_killed),
+                    Event::Done(done) => {
+                        let (is_upper, call) = open.remove(&done.token).expect("told twice");
+                        if !is_upper && is_killed && matches!(done.outcome, Outcome::Lost(_)) {
+                            lost += 1;
+                        } else {
+                            assert_eq!(done.outcome, reply(&format!("CALL {round} {call}")));
+                        }
+                    }
+                }
+            }
+            assert!(rig.begun.elapsed() < Duration::from_secs(600), "{open:?}");
+        }
+    }
+    println!("{killed} killed, {stopped} stopped, {lost} calls lost");
+    assert!(killed > 0 && stopped > 0 && lost > 0);
+}
+
+/// Functions are registered, called, loaded, unloaded and removed at random: each call has the reply of the
+/// function that it was for, also of one that is removed meanwhile.
+#[test]
+fn row_53_functions_come_and_go_while_they_are_called() {
+    let lower =
+        "pub fn handle(r: Request<'_>) -> Reply { Ok(r.text()?.to_lowercase().into_bytes()) }";
+    let images = [UPPER, lower].map(|text| Arc::new(signed(text)));
+    let mut rig = Rig::new(1);
+    let sizes = [UPPER, lower].map(|text| {
+        let (id, before) = (rig.register(text, |_| ()), rig.dispatcher.resident().1);
+        rig.dispatcher.preload(id).unwrap();
+        rig.dispatcher.resident().1 - before
+    });
+    // Room for three, of which at most two are in use.
+    let most = 3 * sizes.into_iter().max().unwrap();
+    let mut rig = Rig::with(2, |workers| workers.resident = most);
+    let mut random = Random::of_this_run();
+    let mut functions: Vec<(Id, bool)> = Vec::new();
+    let (mut open, mut gone, mut most_loaded) = (HashMap::new(), 0, 0);
+    for step in 0..trials(100_000) {
+        let is_last = open.len() == 2;
+        match random.below(10) {
+            0 if functions.len() < 10 => {
+                let is_upper = random.below(2) == 0;
+                let registration = Registration {
+                    owner: rig.owner,
+                    image: images[usize::from(!is_upper)].clone(),
+                    parameters: Vec::new(),
+                    budget: Duration::from_secs(2),
+                    idempotent: false,
+                    share: Share::All,
+                    strikes: 1000,
+                };
+                functions.push((rig.dispatcher.register(registration).unwrap(), is_upper));
+            }
+            1 if functions.len() > 5 => {
+                let (id, _) = functions.swap_remove(random.below(functions.len()));
+                rig.dispatcher.remove(id).unwrap();
+                gone += open.values().filter(|(of, _)| *of == id).count();
+            }
+            2.. if !is_last && !functions.is_empty() => {
+                let (id, is_upper) = functions[random.below(functions.len())];
+                let text = format!("Call {step}");
+                let expected = if is_upper { text.to_uppercase() } else { text.to_lowercase() };
+                open.insert(rig.call(id, text.as_bytes()), (id, expected));
+            }
+            _ => {}
+        }
+        let now = rig.now();
+        rig.dispatcher.poll(now, &mut rig.events).unwrap();
+        while open.len() == 2 && is_last || !rig.events.is_empty() {
+            let done = rig.done();
+            let (_, expected) = open.remove(&done.token).expect("told twice");
+            assert_eq!(done.outcome, reply(&expected), "step {step}");
+        }
+        let (loaded, bytes) = rig.dispatcher.resident();
+        assert!(bytes <= most, "{loaded} images");
+        most_loaded = most_loaded.max(loaded);
+    }
+    println!("{gone} calls of functions that were removed meanwhile");
+    assert!(gone > 0 && most_loaded == 3, "{gone} {most_loaded}");
+}
+
+/// In the environment of the process that is killed.
+const KILLED: &str = "PARTYWALL_TEST_IS_KILLED";
+
+/// A process with a dispatcher is killed while a function runs and another one waits: none of its workers is
+/// left.
+#[test]
+fn row_53_workers_end_with_a_dispatcher_that_is_killed() {
+    if std::env::var_os(KILLED).is_some() {
+        let mut rig = Rig::with(2, |workers| workers.processes = 3);
+        let (endless, asks) = (
+            rig.register(ENDLESS, |it| it.budget = Duration::from_secs(60)),
+            rig.register(ASKS, |it| it.share = Share::Function),
+        );
+        rig.call(asks, b"");
+        let Event::Outward(_) = rig.event() else { panic!("it does not ask") };
+        rig.call(endless, b"");
+        let now = rig.now();
+        rig.dispatcher.poll(now, &mut rig.events).unwrap();
+        let pids = rig.dispatcher.workers().into_iter().map(|worker| worker.pid.to_string());
+        println!("\nworkers {}", pids.collect::<Vec<_>>().join(" "));
+        rig.done();
+        panic!("this process is not killed");
+    }
+    let me = std::env::current_exe().unwrap();
+    let mut child = Command::new(me)
+        .args([
+            "--exact",
+            "upkeep::row_53_workers_end_with_a_dispatcher_that_is_killed",
+            "--nocapture",
+        ])
+        .env(KILLED, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let workers = lines.find_map(|line| line.strip_prefix("workers ").map(str::to_owned));
+    let workers = workers.expect("it has begun");
+    let is_there = |pid: &&str| match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // One that nobody has waited for yet has ended all the same.
+        Ok(stat) => !stat.rsplit_once(')').unwrap().1.starts_with(" Z"),
+        Err(_) => false,
+    };
+    let workers: Vec<_> = workers.split(' ').collect();
+    assert!(workers.len() == 3 && workers.iter().all(is_there), "{workers:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let begun = Instant::now();
+    while workers.iter().any(|pid| is_there(pid)) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{workers:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

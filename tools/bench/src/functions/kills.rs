@@ -280,7 +280,8 @@ pub fn neighbours(task: &Task, times: &mut Times) -> Result<Vec<(Case, Figures)>
     ours.register_copies(&task.files, task.count)?;
     ours.preload()?;
     // Calls that come as fast as they can: all but these are refused.
-    let limits = Limits { rate: 100_000, burst: 100, queue: 100, concurrency: 1, share: 100 };
+    let limits =
+        Limits { rate: 100_000, burst: 100, queue: 100, concurrency: 1, ..Limits::default() };
     let other = ours.dispatcher.add_owner(limits);
     let image = prepared::Copies::new(&task.files)?.copy(0)?;
     let noisy = ours.register(image, other, Duration::from_secs(1))?;

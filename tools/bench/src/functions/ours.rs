@@ -32,8 +32,14 @@ use crate::error::Result;
 use crate::sys::clock::Stamps;
 
 /// Limits that nobody reaches.
-const UNLIMITED: Limits =
-    Limits { rate: u64::MAX, burst: u64::MAX, queue: usize::MAX, concurrency: 64, share: 100 };
+const UNLIMITED: Limits = Limits {
+    rate: u64::MAX,
+    burst: u64::MAX,
+    queue: usize::MAX,
+    concurrency: 64,
+    waiting: 64,
+    share: 100,
+};
 
 /// The plots behind an image in one of which the next one is.
 const PLACES: u32 = 64;
