@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use partywall_functions::source::File;
 pub use partywall_functions::source::{BYTES as SOURCES, FILES};
 use serde_bytes::ByteBuf;
 use tonic::Status;
@@ -56,19 +55,6 @@ pub fn values(parameters: &Values, secrets: &Values) -> Result<Vec<u8>, Status> 
              at most"
         ))),
     }
-}
-
-/// Whether a function can have these files; what is in them is the builder's to see.
-pub(crate) fn files(files: &[File]) -> Result<(), Status> {
-    let bytes = files.iter().map(|file| file.text.len()).sum::<usize>();
-    if files.len() > FILES || bytes > SOURCES {
-        return Err(Status::invalid_argument(format!(
-            "the sources are {} files with {bytes} bytes; a function has {FILES} files with {SOURCES} \
-             bytes at most",
-            files.len()
-        )));
-    }
-    Ok(())
 }
 
 /// The bytes of [`block`].

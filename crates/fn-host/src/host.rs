@@ -25,7 +25,7 @@ use partywall_functions::isolation::InForce;
 use partywall_functions::runtime::{self, Callee, OwnerHandle, Report, Runtime, Ticket};
 use partywall_functions::sandbox::Limits as BuildLimits;
 use partywall_functions::signed::{Made, Signed};
-use partywall_functions::source::File;
+use partywall_functions::source::{File, check_size};
 use tokio::sync::{OnceCell, Semaphore};
 use tonic::Status;
 
@@ -195,26 +195,34 @@ impl Host {
     ///
     /// # Errors
     /// UNAVAILABLE, when the dispatcher has ended.
-    pub async fn set_policy(&self, policy: Policy) -> Result<(), Status> {
+    pub async fn set_policy(self: &Arc<Self>, policy: Policy) -> Result<(), Status> {
         let _one = self.changes.lock().await;
-        for (owner, handle) in lock(&self.owners).iter() {
-            if let Some(rules) = policy.rules(owner) {
-                self.runtime.limit(handle, rules.limits).map_err(ended)?;
-            }
-        }
         let before = self.known.policy();
         let has_other = |live: &Live| {
             let share = |policy: &Policy| Some(policy.rules(&live.record.owner)?.share);
             share(&policy) != share(&before)
         };
-        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        for found in functions.values_mut().filter(|found| has_other(found)) {
-            *found = Arc::new(live(found.record.clone()));
+        {
+            let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+            for found in functions.values_mut().filter(|found| has_other(found)) {
+                *found = Arc::new(live(found.record.clone()));
+            }
+            // Who is registered from here on is by this policy.
+            self.known.set_policy(policy);
         }
-        // Who is registered from here on is by this policy.
-        self.known.set_policy(policy);
-        drop(functions);
-        Ok(())
+        // An owner that is added from here on has its limits by it; the dispatcher is told of the others with
+        // no lock held, which calls would wait for.
+        let owners = lock(&self.owners).clone();
+        let host = self.clone();
+        blocking(move || {
+            let policy = host.known.policy();
+            let limited = owners.iter().filter_map(|(owner, handle)| {
+                let limits = policy.rules(owner)?.limits;
+                Some(host.runtime.limit(handle, limits).map_err(ended))
+            });
+            limited.collect()
+        })
+        .await
     }
 
     /// The rules of a function's owner, if this caller has this right.
@@ -345,6 +353,7 @@ impl Host {
         Ok(callee)
     }
 
+    /// An owner as the dispatcher knows it. The lock is held while that is asked, so that it knows each once.
     fn owner(&self, owner: &str) -> Result<OwnerHandle, Status> {
         let mut owners = lock(&self.owners);
         if let Some(handle) = owners.get(owner) {
@@ -441,7 +450,8 @@ impl Host {
         name: &str,
         files: Vec<File>,
     ) -> Result<(Signed, u32), Status> {
-        checks::files(&files)?;
+        // What is in them is the builder's to see.
+        check_size(&files).map_err(|why| Status::invalid_argument(why.to_string()))?;
         if let Err(why) = &self.builder {
             return Err(Status::failed_precondition(format!(
                 "this host builds nothing, for it has no compiler ({why}); deploy a signed image, as \

@@ -1,131 +1,182 @@
-//! Functions over HTTP: `POST /NAME` with the request as its body.
+//! Functions over HTTP/1.1 and HTTP/2 at one address: `POST /NAME` with the request as its body, and gRPC's
+//! `Invoke` for stock clients.
 //!
-//! | answer | when |
+//! ```text
+//! connection -> Server of Partywall: HTTP/1.1 or HTTP/2, deadlines and statuses of gRPC
+//!                 -> a place among [`CALLS`], until the answer is written or its caller is gone
+//!                      -> the whole body -> POST: [`Host::invoke`]
+//!                                        `-> gRPC: [`service`], as over rings
+//! ```
+//!
+//! | answer to `POST /NAME` | when |
 //! | --- | --- |
 //! | 200 and the reply | the function has replied |
 //! | the code of its status, and its text | the function has answered with an error, or there was no reply |
 //! | 404 | there is no such function, or `network` may not call it |
-//! | 405, 411 to 413, 431 | not POST; no length or body that can be read; too long |
+//! | 405, 408, 411 to 413, 415, 431 | not POST; no body in time, or none that can be read; too long |
 //! | 429 with `retry-after` | the function's owner is beyond its limits |
-//! | 503 | too many connections, or the host ends |
+//! | 503 | too many calls, or the host ends |
 //!
 //! The header `partywall-call` has the number of the call, which its log lines carry. `partywall-status` has
 //! the code of the status where it is not OK. The header `partywall-timeout-ms` of a request is its deadline.
+//! Callers by gRPC have the same in metadata, status and `grpc-timeout`.
 //!
-//! Nobody vouches for who connects. There are at most [`CONNECTIONS`] connections, [`HEAD`] for a head to
-//! come, [`BODY`] for a body, and [`LONGEST`] bytes of it. A caller that closes its connection ends its call.
+//! Nobody vouches for who connects. There are [`BODY`] for a body and [`LONGEST`] bytes of it, and 30 s for a
+//! head over HTTP/1.1. Connections are as many as [`partywall::Server`] takes; one without a call goes for a
+//! new one. A caller that closes its connection, or resets its stream, ends its call.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::extract::{Path, Request, State};
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use http_body::{Frame, SizeHint};
+use partywall::{Bound, Server};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::codegen::Service as _;
+use tonic::server::NamedService;
 use tonic::{Code, Status};
 
 use crate::host::Host;
 use crate::policy::Caller;
+use crate::proto::functions_server::FunctionsServer;
 use crate::reply::{AGAIN, CALL};
+use crate::service::{self, Service};
 
-/// Connections at once.
-pub const CONNECTIONS: usize = 1024;
-/// How long the head of a request may take to come, and a connection be idle.
-pub const HEAD: Duration = Duration::from_secs(30);
+/// Calls at once, whose requests and replies are in memory.
+pub const CALLS: usize = 1024;
 /// How long a body may take.
 pub const BODY: Duration = Duration::from_secs(60);
-/// The most bytes of a body.
+/// The most bytes of a body; gRPC's message around it may have a little more.
 pub const LONGEST: usize = partywall_functions::dispatcher::MESSAGE;
 
 const STATUS: &str = "partywall-status";
 const TIMEOUT: &str = "partywall-timeout-ms";
 
-/// Where functions are called.
-#[derive(Debug)]
-pub struct Listener(TcpListener);
+/// Listens for calls of a host's functions; [`Bound::serve`] answers them.
+///
+/// # Errors
+/// The kernel's.
+pub async fn bind(host: Arc<Host>, address: SocketAddr) -> Result<Bound, partywall::Error> {
+    bind_routes(routes(host), address).await
+}
 
-impl Listener {
-    /// Listens.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub async fn bind(address: SocketAddr) -> std::io::Result<Self> {
-        TcpListener::bind(address).await.map(Self)
-    }
+/// Listens for requests of these routes.
+pub(crate) async fn bind_routes(
+    routes: Router,
+    address: SocketAddr,
+) -> Result<Bound, partywall::Error> {
+    let routes = tonic::service::Routes::from(routes);
+    Server::builder().accept_http1(true).add_routes(routes).bind(address).await
+}
 
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.0.local_addr()
-    }
-
-    /// Serves the functions of a host, for ever.
-    pub async fn serve(self, host: Arc<Host>) {
-        self.serve_routes(routes(host)).await;
-    }
-
-    /// Serves these routes with the limits of connections.
-    pub(crate) async fn serve_routes(self, routes: Router) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
-        let routes = routes.layer(axum::middleware::map_response(no_guess));
-        loop {
-            let stream = match self.0.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    // As with no descriptors left: what ends makes room.
-                    tracing::warn!("HTTP: accept: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            let Ok(place) = places.clone().try_acquire_owned() else {
-                tokio::spawn(full(stream));
-                continue;
-            };
-            let service = TowerToHyperService::new(routes.clone());
-            tokio::spawn(async move {
-                let mut connection = http1::Builder::new();
-                connection.timer(TokioTimer::new()).header_read_timeout(HEAD);
-                // What a connection ends by is its caller's affair.
-                let _ended = connection.serve_connection(TokioIo::new(stream), service).await;
-                drop(place);
-            });
-        }
-    }
+fn routes(host: Arc<Host>) -> Router {
+    let places = Arc::new(Semaphore::new(CALLS));
+    let methods = format!("/{}/{{method}}", FunctionsServer::<Service>::NAME);
+    Router::new()
+        .route("/{name}", post(call).fallback(other_method))
+        .fallback(no_function)
+        .with_state(host.clone())
+        .layer(map_response(no_guess))
+        .route(&methods, post(grpc).with_state(service::of(host)))
+        .layer(from_fn_with_state(places, placed))
 }
 
 /// What a function says is of the kind that is said, whatever it looks like to a browser.
-async fn no_guess(mut response: Response) -> Response {
+pub(crate) async fn no_guess(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-/// One connection too many.
-async fn full(mut stream: tokio::net::TcpStream) {
-    use tokio::io::AsyncWriteExt as _;
-    let answer = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
-                   content-length: 21\r\n\r\ntoo many connections\n";
-    let _gone = tokio::time::timeout(Duration::from_secs(1), stream.write_all(answer)).await;
+/// Gives a call its place, until its answer is written.
+async fn placed(State(places): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let Ok(place) = places.try_acquire_owned() else {
+        let text = "there are too many calls at once; try again";
+        let full = NoCall(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, text.into());
+        if is_grpc(request.headers()) {
+            return full.status().into_http();
+        }
+        let mut response = full.plain();
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        return *response;
+    };
+    next.run(request).await.map(|body| Body::new(Placed { body, _place: place }))
 }
 
-fn routes(host: Arc<Host>) -> Router {
-    Router::new()
-        .route("/{name}", post(call).fallback(other_method))
-        .fallback(no_function)
-        .with_state(host)
+/// The body of an answer, which has its call's place.
+struct Placed {
+    body: Body,
+    _place: OwnedSemaphorePermit,
 }
+
+impl HttpBody for Placed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// What no function is called for: as HTTP says it, and as gRPC does.
+struct NoCall(StatusCode, Code, String);
+
+impl NoCall {
+    fn plain(self) -> Box<Response> {
+        plain(self.0, &self.2)
+    }
+
+    fn status(self) -> Status {
+        Status::new(self.1, self.2)
+    }
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+/// A call by gRPC. The service answers a caller whom nobody vouches for by `Invoke` alone.
+async fn grpc(State(mut service): State<FunctionsServer<Service>>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    if !is_grpc(&head.headers) {
+        let text = "gRPC's requests have the content-type application/grpc; a function is called with POST \
+                    /NAME as well";
+        return *plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
+    }
+    match read(body, service::LONGEST + PREFIX).await {
+        Ok(body) => {
+            let Ok(response) = service.call(Request::from_parts(head, Body::from(body))).await;
+            response.map(Body::new)
+        }
+        Err(refused) => refused.status().into_http(),
+    }
+}
+
+/// What gRPC has before a message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
 
 async fn other_method() -> Response {
     let text = "a function is called with POST; its request is the body\n";
@@ -150,8 +201,8 @@ async fn call(
 async fn answer(host: &Arc<Host>, name: &str, request: Request) -> Result<Response, Box<Response>> {
     let (head, body) = request.into_parts();
     let deadline = deadline(&head.headers)?;
-    let body = read(body).await?;
-    match host.invoke(&Caller::Network, name, body, deadline).await {
+    let body = read(body, LONGEST).await.map_err(NoCall::plain)?;
+    match host.invoke(&Caller::Network, name, body.into(), deadline).await {
         Ok(reply) => {
             let kind = (CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
             let mut response = ([kind], reply.body).into_response();
@@ -175,21 +226,26 @@ fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, Box<Response>> {
     Ok(Instant::now().checked_add(Duration::from_millis(milliseconds.into())))
 }
 
-async fn read(body: Body) -> Result<Vec<u8>, Box<Response>> {
-    use axum::body::HttpBody as _;
+/// The whole body.
+async fn read(body: Body, most: usize) -> Result<Bytes, NoCall> {
     let long = || {
         let text =
-            format!("the request is longer than {LONGEST} bytes, the most that a function takes");
-        plain(StatusCode::PAYLOAD_TOO_LARGE, &text)
+            format!("the request is longer than {most} bytes, the most that a function takes");
+        NoCall(StatusCode::PAYLOAD_TOO_LARGE, Code::OutOfRange, text)
     };
-    if body.size_hint().lower() > LONGEST as u64 {
+    if body.size_hint().lower() > most as u64 {
         return Err(long());
     }
-    match tokio::time::timeout(BODY, to_bytes(body, LONGEST)).await {
-        Ok(Ok(bytes)) => Ok(bytes.into()),
+    match tokio::time::timeout(BODY, to_bytes(body, most)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) if is_long(&error) => Err(long()),
-        Ok(Err(error)) => Err(plain(StatusCode::BAD_REQUEST, &format!("the body: {error}"))),
-        Err(_) => Err(plain(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
+        Ok(Err(error)) => {
+            Err(NoCall(StatusCode::BAD_REQUEST, Code::Internal, format!("the body: {error}")))
+        }
+        Err(_) => {
+            let text = "the body did not come in time";
+            Err(NoCall(StatusCode::REQUEST_TIMEOUT, Code::DeadlineExceeded, text.into()))
+        }
     }
 }
 
@@ -238,5 +294,36 @@ fn code(code: Code) -> StatusCode {
         Code::Cancelled | Code::Unknown | Code::Internal | Code::DataLoss => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call has its place until its answer is written or its caller is gone, and one more is told to try
+    /// again, in its own words.
+    #[tokio::test]
+    async fn calls_beyond_their_places_are_unavailable() {
+        let places = Arc::new(Semaphore::new(1));
+        let mut routes = Router::new()
+            .route("/f", post(|| async { "reply" }))
+            .layer(from_fn_with_state(places, placed));
+        let mut ask = async |kind: &str| {
+            let request = Request::post("/f").header(CONTENT_TYPE, kind).body(Body::empty());
+            routes.call(request.unwrap()).await.unwrap()
+        };
+        let first = ask("text/plain").await;
+        assert_eq!(first.status(), StatusCode::OK);
+        let full = ask("text/plain").await;
+        assert_eq!(full.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(full.headers()[RETRY_AFTER], "1");
+        let full = ask("application/grpc+proto").await;
+        assert_eq!(
+            (full.status(), &full.headers()["grpc-status"]),
+            (StatusCode::OK, &"14".parse().unwrap())
+        );
+        assert_eq!(to_bytes(first.into_body(), 10).await.unwrap(), "reply");
+        assert_eq!(ask("text/plain").await.status(), StatusCode::OK);
     }
 }

@@ -3,11 +3,11 @@
 //! ```text
 //! gRPC over rings --> [service] --.                  .--> [registry]: versions and images, on disk
 //!                                  >-- [host] ------<---> [policy]: who may what
-//! HTTP -------------> [http] -----'                  `--> dispatcher and workers (partywall-functions)
+//! HTTP, stock gRPC -> [http] -----'                  `--> dispatcher and workers (partywall-functions)
 //!                                                            `--> [outward]: calls of services
 //! ```
 //!
-//! The same call means the same on both ways in; over HTTP nobody vouches for the caller, who is `network` to
+//! The same call means the same on all ways in; over HTTP nobody vouches for the caller, who is `network` to
 //! the policy.
 
 pub mod checks;

@@ -40,7 +40,8 @@ const ends = (one) => [
 function ofOwner(one) {
   return [
     cell(one.name, ""), number(one.functions), cell(bytes(one.image_bytes), "n"), number(one.calls),
-    cell(one.rate, "n"), ...ends(one), cell(time(one.cpu_us * 1000), "n"),
+    cell(one.rate, "n"), ...ends(one), cell(time(one.p50_ns), "n"), cell(time(one.p99_ns), "n"),
+    cell(time(one.cpu_us * 1000), "n"),
   ];
 }
 

@@ -9,18 +9,23 @@
 //! elsewhere.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use partywall::Bound;
+use partywall_functions::dispatcher::Times;
 use serde::Serialize;
 
 use crate::host::{Host, Listed};
-use crate::http::Listener;
+use crate::http::{bind_routes, no_guess};
 
 const PAGE: &str = include_str!("page.html");
 /// No script but the page's own.
@@ -28,8 +33,11 @@ const SOURCES: &str = "default-src 'none'; script-src 'self'; style-src 'self'; 
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 
-/// Serves the page of a host, for ever.
-pub async fn serve(listener: Listener, host: Arc<Host>) {
+/// Listens for who wants to see the page of a host; [`Bound::serve`] shows it.
+///
+/// # Errors
+/// The kernel's.
+pub async fn bind(host: Arc<Host>, address: SocketAddr) -> Result<Bound, partywall::Error> {
     let content = |kind: &'static str, text: &'static str| {
         get(move || async move { ([(CONTENT_TYPE, kind)], text) })
     };
@@ -42,8 +50,9 @@ pub async fn serve(listener: Listener, host: Arc<Host>) {
         .route("/page.js", content("text/javascript; charset=utf-8", SCRIPT))
         .route("/page.css", content("text/css; charset=utf-8", STYLE))
         .route("/functions.json", get(functions))
-        .with_state(host);
-    listener.serve_routes(routes).await;
+        .with_state(host)
+        .layer(map_response(no_guess));
+    bind_routes(routes, address).await
 }
 
 async fn functions(State(host): State<Arc<Host>>) -> Response {
@@ -88,7 +97,7 @@ pub struct OfFunction {
 }
 
 /// An owner.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct OfOwner {
     /// Its name.
     pub name: String,
@@ -99,6 +108,10 @@ pub struct OfOwner {
     /// What has come of their calls.
     #[serde(flatten)]
     pub counts: Counts,
+    /// The time from admission to end of half of all their calls, in nanoseconds; 0 before the first.
+    pub p50_ns: u64,
+    /// The same of 99 of 100.
+    pub p99_ns: u64,
 }
 
 /// Counts of calls since the host has started.
@@ -148,23 +161,16 @@ impl Counts {
 
 /// What is shown of these functions.
 pub fn shown(listed: Vec<Listed>) -> Shown {
-    let mut owners = BTreeMap::<_, OfOwner>::new();
+    let mut owners = BTreeMap::<_, (OfOwner, Times)>::new();
     let functions = listed.into_iter().map(|one| {
         let (counts, record) = (Counts::of(&one), &one.record);
-        let owner = owners.entry(record.owner.clone()).or_insert_with(|| OfOwner {
-            name: record.owner.clone(),
-            functions: 0,
-            image_bytes: 0,
-            counts: Counts::default(),
-        });
+        let (owner, times) = owners.entry(record.owner.clone()).or_default();
         owner.functions += 1;
         owner.image_bytes += record.image_bytes();
         owner.counts.add(counts);
         let report = one.report.as_ref();
-        let quantile = |part| {
-            let time = report.and_then(|report| report.counts.quantile(part));
-            time.map_or(0, |time| time.as_nanos() as u64)
-        };
+        report.into_iter().for_each(|report| times.add(&report.counts));
+        let quantile = |part| report.and_then(|report| report.counts.quantile(part));
         OfFunction {
             version: record.current,
             owner: record.owner.clone(),
@@ -177,11 +183,21 @@ pub fn shown(listed: Vec<Listed>) -> Shown {
             },
             strikes: report.map_or(0, |report| report.strikes),
             counts,
-            p50_ns: quantile(0.5),
-            p99_ns: quantile(0.99),
+            p50_ns: nanoseconds(quantile(0.5)),
+            p99_ns: nanoseconds(quantile(0.99)),
             name: one.name,
         }
     });
     let functions = functions.collect();
-    Shown { functions, owners: owners.into_values().collect() }
+    let owners = owners.into_iter().map(|(name, (owner, times))| OfOwner {
+        name,
+        p50_ns: nanoseconds(times.quantile(0.5)),
+        p99_ns: nanoseconds(times.quantile(0.99)),
+        ..owner
+    });
+    Shown { functions, owners: owners.collect() }
+}
+
+fn nanoseconds(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| time.as_nanos() as u64)
 }

@@ -291,6 +291,8 @@ impl Rules {
         above("functions", keys.functions, 0, MOST_FUNCTIONS)?;
         above("concurrency", keys.concurrency as u64, 1, 1 << 16)?;
         above("waiting", keys.waiting.into(), 1, 1 << 16)?;
+        // To have no calls at all, nobody is named under `call`.
+        above("rate", keys.rate, 1, MOST_RATE)?;
         above("queue", keys.queue as u64, 0, 1 << 20)?;
         above("cpu_share", keys.cpu_share.into(), 1, 1 << 16)?;
         above("most_budget_us", keys.most_budget_us, 1, MOST_BUDGET_US)?;
@@ -332,6 +334,8 @@ impl Rules {
 
 /// Functions of an owner, at most.
 const MOST_FUNCTIONS: u64 = 1_000_000;
+/// Calls in a second, at most: times are counted in nanoseconds.
+const MOST_RATE: u64 = 1_000_000_000;
 /// The longest budget, in microseconds.
 const MOST_BUDGET_US: u64 = 60_000_000;
 
@@ -345,8 +349,10 @@ fn check_name(name: &str, is_caller: bool) -> Result<(), String> {
             Err(format!("`{name}` is no user; write uid:NUMBER"))
         };
     }
-    if name == ANYONE && !is_caller {
-        return Err("anyone is no owner; name a principal, uid:NUMBER or network".into());
+    if [ANYONE, NETWORK].contains(&name) && !is_caller {
+        return Err(format!(
+            "{name} is no owner, but many callers; name a principal or uid:NUMBER"
+        ));
     }
     if name.is_empty()
         || name.len() > 63
@@ -438,9 +444,11 @@ mod tests {
             ("[owner.a]\nfunction = 1\n", "f.toml: [owner.\"a\"]: unknown field `function`"),
             ("[owner.a]\nbudget_us = 0\n", "budget_us = 0; write a number from 1 to 1000000"),
             ("[owner.a]\nwaiting = 0\n", "waiting = 0; write a number from 1 to 65536"),
+            ("[owner.a]\nrate = 0\n", "rate = 0; write a number from 1 to 1000000000"),
             ("[owner.a]\nshare = \"none\"\n", "unknown variant `none`"),
             ("[owner.a]\ncall = [\"uid:x\"]\n", "call: `uid:x` is no user; write uid:NUMBER"),
             ("[owner.anyone]\n", "anyone is no owner"),
+            ("[owner.network]\n", "network is no owner"),
             ("[owner.a]\nservices = [\"s\"]\n", "services: `s` is no method; write SERVICE/"),
             ("[default]\nqueue = -1\n", "f.toml: [default]: "),
             ("owners = 1\n", "unknown field `owners`"),

@@ -102,6 +102,9 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
         ),
         Outcome::Cancelled => Status::cancelled("the caller has ended the call"),
         Outcome::Deadline => Status::deadline_exceeded("the call's time is over"),
+        Outcome::Unstarted(why) => Status::deadline_exceeded(format!(
+            "the call's time is over, and no worker could be started for it: {why}"
+        )),
         Outcome::Lost(why) => Status::internal(format!(
             "the function's worker has ended ({why}), and the function must not run again: it has called a \
              service, or has run twice already"

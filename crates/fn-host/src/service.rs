@@ -1,6 +1,7 @@
 //! The host over gRPC: the service [`Functions`].
 //!
-//! Who calls is [`partywall::Peer`], by the kernel's word; who has none comes over HTTP/2 and is `network`.
+//! Who calls is [`partywall::Peer`], by the kernel's word; who has none comes over HTTP/2 and is `network`, and
+//! has `Invoke` alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::registry::{Record, Version};
 use crate::reply::{CALL, blocking};
 
 /// The longest message: a request with what is around it.
-const LONGEST: usize = partywall_functions::dispatcher::MESSAGE + (64 << 10);
+pub(crate) const LONGEST: usize = partywall_functions::dispatcher::MESSAGE + (64 << 10);
 
 /// The service of a host, to be added to a server.
 pub fn of(host: Arc<Host>) -> FunctionsServer<Service> {
@@ -36,6 +37,17 @@ fn caller<T>(request: &Request<T>) -> Caller {
     match request.extensions().get::<Peer>() {
         Some(peer) => Caller::Process { uid: peer.uid(), principals: peer.principals().to_vec() },
         None => Caller::Network,
+    }
+}
+
+/// The caller of what is for processes of this host only.
+fn process<T>(request: &Request<T>) -> Result<Caller, Status> {
+    match caller(request) {
+        Caller::Network => Err(Status::permission_denied(
+            "nobody vouches for who comes over HTTP/2, and such a caller has Invoke alone; ask the function \
+             host by its name at the coordinator",
+        )),
+        process => Ok(process),
     }
 }
 
@@ -58,7 +70,7 @@ impl Functions for Service {
         &self,
         request: Request<proto::DeployRequest>,
     ) -> Result<Response<proto::Version>, Status> {
-        let caller = caller(&request);
+        let caller = process(&request)?;
         let asked = request.into_inner();
         let code = match asked.code {
             Some(deploy_request::Code::Sources(sources)) => {
@@ -90,7 +102,7 @@ impl Functions for Service {
         &self,
         request: Request<proto::ListRequest>,
     ) -> Result<Response<proto::ListReply>, Status> {
-        let (host, who) = (self.0.clone(), caller(&request));
+        let (host, who) = (self.0.clone(), process(&request)?);
         let listed = blocking(move || host.list(Some(&who))).await?;
         let with_all = request.get_ref().versions;
         let functions = listed.into_iter().map(|one| function(one, with_all)).collect();
@@ -103,7 +115,7 @@ impl Functions for Service {
     ) -> Result<Response<proto::LogsReply>, Status> {
         let asked = request.get_ref();
         let wanted = Wanted { lines: asked.lines as usize, call: asked.call, after: asked.after };
-        let lines = self.0.logs(&caller(&request), &asked.function, wanted)?;
+        let lines = self.0.logs(&process(&request)?, &asked.function, wanted)?;
         let line = |Line { number, time_ms, call, text }| proto::LogLine {
             number,
             time_ms,
@@ -117,7 +129,7 @@ impl Functions for Service {
         &self,
         request: Request<proto::RemoveRequest>,
     ) -> Result<Response<proto::Removed>, Status> {
-        self.0.remove(&caller(&request), &request.get_ref().function).await?;
+        self.0.remove(&process(&request)?, &request.get_ref().function).await?;
         Ok(Response::new(proto::Removed {}))
     }
 
@@ -126,7 +138,7 @@ impl Functions for Service {
         request: Request<proto::RollbackRequest>,
     ) -> Result<Response<proto::Version>, Status> {
         let asked = request.get_ref();
-        let record = self.0.roll_back(&caller(&request), &asked.function, asked.version).await?;
+        let record = self.0.roll_back(&process(&request)?, &asked.function, asked.version).await?;
         Ok(Response::new(version(&asked.function, &record, record.version())))
     }
 
@@ -134,7 +146,7 @@ impl Functions for Service {
         &self,
         request: Request<proto::PreloadRequest>,
     ) -> Result<Response<proto::Preloaded>, Status> {
-        self.0.preload(&caller(&request), &request.get_ref().function).await?;
+        self.0.preload(&process(&request)?, &request.get_ref().function).await?;
         Ok(Response::new(proto::Preloaded {}))
     }
 
@@ -143,7 +155,7 @@ impl Functions for Service {
         request: Request<proto::BanRequest>,
     ) -> Result<Response<proto::Banned>, Status> {
         let asked = request.get_ref();
-        self.0.ban(&caller(&request), &asked.function, asked.banned).await?;
+        self.0.ban(&process(&request)?, &asked.function, asked.banned).await?;
         Ok(Response::new(proto::Banned {}))
     }
 
@@ -152,7 +164,7 @@ impl Functions for Service {
         request: Request<proto::FetchRequest>,
     ) -> Result<Response<proto::FetchReply>, Status> {
         let asked = request.get_ref();
-        let (host, who) = (self.0.clone(), caller(&request));
+        let (host, who) = (self.0.clone(), process(&request)?);
         let (name, version) = (asked.function.clone(), asked.version);
         let image = blocking(move || host.fetch(&who, &name, version)).await?;
         Ok(Response::new(proto::FetchReply { image: image.into() }))

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
+use partywall_functions::dispatcher::Times;
 
 use crate::host::{Host, Listed};
 
@@ -22,6 +23,7 @@ const COLD: &str = "partywall_function_cold_starts_total";
 const CPU: &str = "partywall_function_cpu_microseconds_total";
 const STRIKES: &str = "partywall_function_strikes";
 const LATENCY: &str = "partywall_function_latency_seconds";
+const OF_OWNER: &str = "partywall_functions_latency_seconds";
 const DEPLOYED: &str = "partywall_functions";
 const IMAGES: &str = "partywall_function_image_bytes";
 
@@ -32,7 +34,7 @@ enum Kind {
 }
 
 /// docs/metrics.md has their labels.
-const ALL: [(&str, Kind, Unit, &str); 7] = [
+const ALL: [(&str, Kind, Unit, &str); 8] = [
     (CALLS, Kind::Counter, Unit::Count, "Calls of a function that have ended, or were not taken"),
     (COLD, Kind::Counter, Unit::Count, "Calls for which the image had to be loaded"),
     (CPU, Kind::Counter, Unit::Microseconds, "CPU time that is billed to a function"),
@@ -43,6 +45,7 @@ const ALL: [(&str, Kind, Unit, &str); 7] = [
         Unit::Seconds,
         "Time from a call's admission to its end, waiting included",
     ),
+    (OF_OWNER, Kind::Gauge, Unit::Seconds, "The same of all functions of an owner together"),
     (DEPLOYED, Kind::Gauge, Unit::Count, "Functions of an owner"),
     (IMAGES, Kind::Gauge, Unit::Bytes, "Images of an owner, of all versions"),
 ];
@@ -59,6 +62,9 @@ pub async fn tell(host: Arc<Host>) {
         }
     }
 }
+
+/// Parts of all calls, as the label `quantile` has them.
+const QUANTILES: [(&str, f64); 2] = [("0.5", 0.5), ("0.99", 0.99)];
 
 /// Ends of calls, as the label `end` has them.
 const ENDS: [&str; 6] = ["reply", "error", "failure", "overrun", "refused", "other"];
@@ -111,7 +117,15 @@ struct Telemetry {
     /// Functions with a label, for good.
     labelled: HashSet<String>,
     /// Owners that had functions.
-    owners: BTreeMap<String, [u64; 2]>,
+    owners: BTreeMap<String, OfOwner>,
+}
+
+/// What an owner has.
+#[derive(Default)]
+struct OfOwner {
+    functions: u64,
+    image_bytes: u64,
+    times: Times,
 }
 
 impl Telemetry {
@@ -126,12 +140,16 @@ impl Telemetry {
     }
 
     fn look(&mut self, listed: &[Listed]) {
-        self.owners.values_mut().for_each(|of_owner| *of_owner = [0, 0]);
+        self.owners.values_mut().for_each(|of_owner| *of_owner = OfOwner::default());
         let mut before = std::mem::take(&mut self.functions);
         for one in listed {
             let owner = &one.record.owner;
             let of_owner = self.owners.entry(owner.clone()).or_default();
-            *of_owner = [of_owner[0] + 1, of_owner[1] + one.record.image_bytes()];
+            of_owner.functions += 1;
+            of_owner.image_bytes += one.record.image_bytes();
+            if let Some(report) = &one.report {
+                of_owner.times.add(&report.counts);
+            }
             let Some(sums) = Sums::of(one) else { continue };
             // A new version counts from 0, and so does one that is registered anew.
             let had = before
@@ -147,7 +165,7 @@ impl Telemetry {
             if let Some(report) = one.report.as_ref().filter(|_| has_label) {
                 let labels = [("function", one.name.clone()), ("owner", owner.clone())];
                 gauge!(STRIKES, &labels).set(f64::from(report.strikes));
-                for (quantile, part) in [("0.5", 0.5), ("0.99", 0.99)] {
+                for (quantile, part) in QUANTILES {
                     let [function, owner] = labels.clone();
                     let labels = [function, owner, ("quantile", quantile.to_owned())];
                     let time = report.counts.quantile(part).unwrap_or_default();
@@ -156,9 +174,14 @@ impl Telemetry {
             }
             self.functions.insert(one.name.clone(), (one.record.current, sums));
         }
-        for (owner, [functions, bytes]) in &self.owners {
+        for (owner, OfOwner { functions, image_bytes, times }) in &self.owners {
             gauge!(DEPLOYED, "owner" => owner.clone()).set(*functions as f64);
-            gauge!(IMAGES, "owner" => owner.clone()).set(*bytes as f64);
+            gauge!(IMAGES, "owner" => owner.clone()).set(*image_bytes as f64);
+            for (quantile, part) in QUANTILES {
+                let labels = [("owner", owner.clone()), ("quantile", quantile.to_owned())];
+                let time = times.quantile(part).unwrap_or_default();
+                gauge!(OF_OWNER, &labels).set(time.as_secs_f64());
+            }
         }
     }
 }
@@ -238,6 +261,8 @@ mod tests {
         has("partywall_function_calls_total{function=\"f\",owner=\"o\",end=\"other\"} 2");
         has("partywall_function_strikes{function=\"f\",owner=\"o\"} 2");
         has("partywall_functions{owner=\"o\"} 1");
+        // No time of a call is known to these counts.
+        has("partywall_functions_latency_seconds{owner=\"o\",quantile=\"0.99\"} 0");
         has("partywall_function_image_bytes{owner=\"o\"} 100");
         let many: Vec<_> = (0..FUNCTIONS + 5).map(|n| listed(&format!("f{n}"), 1, 1)).collect();
         telemetry.look(&many);

@@ -64,7 +64,7 @@ use std::time::Duration;
 use partywall_abi::function::Word;
 
 pub use call::{Done, Event, Number, Outward};
-pub use counts::Counts;
+pub use counts::{Counts, Times};
 pub use function::{Id, Registration};
 pub use group::Group;
 pub use outcome::Outcome;
@@ -429,7 +429,8 @@ impl<T> Dispatcher<T> {
             && deadline <= now_ns
         {
             self.deadlines.pop();
-            self.end((number, now_ns), Outcome::Deadline, events)?;
+            let over = self.deadline(number);
+            self.end((number, now_ns), over, events)?;
             any = true;
         }
         any |= self.end_groups();

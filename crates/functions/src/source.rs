@@ -174,11 +174,11 @@ impl At {
     }
 }
 
-/// Checks the files of a function.
+/// Checks how much there is of a function.
 ///
 /// # Errors
-/// [`SourceError`] with the first thing that is refused.
-pub fn check(files: &[File]) -> Result<(), SourceError> {
+/// [`SourceError::Size`].
+pub fn check_size(files: &[File]) -> Result<(), SourceError> {
     if files.len() > FILES {
         let (what, most) = (format!("{} files", files.len()), FILES.to_string());
         return Err(SourceError::Size { what, most });
@@ -194,6 +194,15 @@ pub fn check(files: &[File]) -> Result<(), SourceError> {
         let (what, most) = (format!("{bytes} bytes of .proto files"), PROTO_BYTES.to_string());
         return Err(SourceError::Size { what, most });
     }
+    Ok(())
+}
+
+/// Checks the files of a function.
+///
+/// # Errors
+/// [`SourceError`] with the first thing that is refused.
+pub fn check(files: &[File]) -> Result<(), SourceError> {
+    check_size(files)?;
     for file in files {
         if !is_source(&file.path) {
             return Err(SourceError::Path { path: file.path.clone() });

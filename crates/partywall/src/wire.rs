@@ -32,7 +32,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 #[cfg(feature = "http2")]
-pub(crate) use http2::{LIST_BYTES, check_request, check_response, is_ok};
+pub(crate) use http2::{LIST_BYTES, check_request, check_response, is_ok, knows_status};
 
 /// The content type of a call that names no other.
 pub(crate) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");

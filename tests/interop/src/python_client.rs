@@ -30,9 +30,18 @@ with grpc.insecure_channel("unix:" + sys.argv[1], options=options) as channel:
 /// # Errors
 /// Why Python or the package cannot be used.
 pub fn call(path: &Path, options: &[&str]) -> Result<String, String> {
+    let path = path.to_str().ok_or_else(|| format!("{}: no UTF-8", path.display()))?;
+    says(CALL, &[&[path], options].concat())
+}
+
+/// What a program in Python says that has the package, with these arguments. Blocks as [`call`].
+///
+/// # Errors
+/// As [`call`], and what the program says when it fails.
+pub fn says(program: &str, arguments: &[&str]) -> Result<String, String> {
     let packages = installed()?;
     let mut python = Command::new(INTERPRETER);
-    python.args(["-c", CALL]).arg(path).args(options).env("PYTHONPATH", packages);
+    python.args(["-c", program]).args(arguments).env("PYTHONPATH", packages);
     run(&mut python)
 }
 

@@ -38,8 +38,8 @@ pub(crate) struct Serve {
     /// Who may deploy, call, read logs and ban; read again on SIGHUP. Without it, this user alone.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Also take calls over HTTP there, as POST /NAME. Nobody vouches for who calls: to the policy it is
-    /// `network`.
+    /// Also take calls over HTTP/1.1 and HTTP/2 there, as POST /NAME and as Invoke of gRPC. Nobody vouches
+    /// for who calls: to the policy it is `network`.
     #[arg(long, value_name = "IP:PORT")]
     http: Option<SocketAddr>,
     /// Show all functions and their counts there, as a page. Whoever can connect can read it.
@@ -54,7 +54,7 @@ pub(crate) struct Serve {
     dispatcher_cpu: Option<usize>,
     /// Have workers stop functions by timers that look this often, such as `100us`, instead of by the
     /// dispatcher, which needs a CPU for that while a function runs. The default with one CPU.
-    #[arg(long, value_name = "TIME", value_parser = super::sources::time)]
+    #[arg(long, value_name = "TIME", value_parser = quantum)]
     timer: Option<Duration>,
     /// How far behind the time that functions see may be. `0` has them read the processor's counter, which
     /// tells them most of what others do on the same processor.
@@ -100,6 +100,20 @@ fn cpus(text: &str) -> Result<Cpus, String> {
         0 => Err(wrong()),
         once if once < several => Err("a CPU is named twice".into()),
         _ => Ok(Cpus(all)),
+    }
+}
+
+/// How often a timer looks at most: each look takes its function the time of a signal.
+const SHORTEST: Duration = Duration::from_micros(20);
+
+fn quantum(text: &str) -> Result<Duration, String> {
+    let quantum = super::sources::time(text)?;
+    match quantum < SHORTEST {
+        true => Err(format!(
+            "the timers of workers would leave functions no time; write {}us or more, such as `100us`",
+            SHORTEST.as_micros()
+        )),
+        false => Ok(quantum),
     }
 }
 
@@ -258,21 +272,20 @@ impl Serve {
 
     /// Listens where it is to, and says where that is.
     async fn listen(&self, host: &Arc<Host>) -> Result<String, Box<dyn Error>> {
-        let bind = async |flag: &str, address: SocketAddr| {
-            let listener = http::Listener::bind(address).await;
-            let found = listener.and_then(|listener| Ok((listener.address()?, listener)));
-            found.map_err(|error| format!("--{flag} {address}: {error}"))
-        };
         let mut said = String::new();
+        let mut serve = |what: &str, bound: partywall::Bound| {
+            let at = bound.addresses().iter().map(|at| format!("{what} at {at}/\n"));
+            said.extend(at);
+            // No address ends by itself.
+            tokio::spawn(bound.serve());
+        };
         if let Some(address) = self.http {
-            let (at, listener) = bind("http", address).await?;
-            tokio::spawn(listener.serve(host.clone()));
-            writeln!(said, "calls at http://{at}/")?;
+            let bound = http::bind(host.clone(), address).await;
+            serve("calls", bound.map_err(|error| format!("--http {address}: {error}"))?);
         }
         if let Some(address) = self.page {
-            let (at, listener) = bind("page", address).await?;
-            tokio::spawn(page::serve(listener, host.clone()));
-            writeln!(said, "page at http://{at}/")?;
+            let bound = page::bind(host.clone(), address).await;
+            serve("page", bound.map_err(|error| format!("--page {address}: {error}"))?);
         }
         Ok(said)
     }
@@ -338,6 +351,9 @@ mod tests {
         assert_eq!(places(&[], &[0, 1]), Ok((Some(1), vec![0], true)));
         assert_eq!(places(&[], &[3]), Ok((None, vec![3], false)));
         assert_eq!(places(&["--timer", "50us"], &[0, 1]), Ok((None, vec![0, 1], false)));
+        let short = places(&["--timer", "1ns"], &[0, 1]).unwrap_err();
+        assert!(short.contains("write 20us or more"), "{short}");
+        assert_eq!(places(&["--timer", "20us"], &[0, 1]), Ok((None, vec![0, 1], false)));
         assert_eq!(places(&["--cpus", "0-1"], &[0, 1]), Ok((None, vec![0, 1], false)));
         assert_eq!(places(&["--cpus", "1"], &[0, 1]), Ok((Some(0), vec![1], true)));
         assert_eq!(places(&["--dispatcher-cpu", "0"], &[0, 1]), Ok((Some(0), vec![1], true)));

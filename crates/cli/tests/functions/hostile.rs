@@ -7,11 +7,20 @@ use std::time::{Duration, Instant};
 use partywall_testkit::{Random, trials};
 
 use crate::SHOUT;
-use crate::rig::{Rig, http, me, text};
+use crate::rig::{Rig, Served, http, me, text};
 
 /// A policy by which anybody on the network may call.
 fn open() -> String {
     format!("[owner.\"{}\"]\ncall = [\"network\"]\n", me())
+}
+
+/// A host that answers calls and shows its page: where it does.
+fn serve_both(rig: &Rig) -> (Served, SocketAddr, SocketAddr) {
+    let file = rig.file("policy.toml", &open());
+    let both = ["--policy", &file, "--http", "127.0.0.1:0", "--page", "127.0.0.1:0"];
+    let served = rig.serve("state", &both);
+    let (calls, page) = (served.address("calls at http://"), served.address("page at http://"));
+    (served, calls, page)
 }
 
 /// Sends bytes and reads all that comes: the codes of the answers, and the whole.
@@ -145,10 +154,7 @@ fn heads_bodies_and_names_that_are_too_much_are_refused() {
 #[test]
 fn random_bytes_over_http_and_to_the_page_end_nothing() {
     let rig = Rig::new();
-    let file = rig.file("policy.toml", &open());
-    let both = ["--policy", &file, "--http", "127.0.0.1:0", "--page", "127.0.0.1:0"];
-    let served = rig.serve("state", &both);
-    let (calls, page) = (served.address("calls at http://"), served.address("page at http://"));
+    let (_served, calls, page) = serve_both(&rig);
     rig.deploy("shout", SHOUT, &[]);
     let mut random = Random::of_this_run();
     let seeds = [
@@ -222,10 +228,7 @@ fn slow_bodies_hold_no_other_caller_up() {
 #[test]
 fn what_functions_say_is_no_markup_and_no_header() {
     let rig = Rig::new();
-    let file = rig.file("policy.toml", &open());
-    let both = ["--policy", &file, "--http", "127.0.0.1:0", "--page", "127.0.0.1:0"];
-    let served = rig.serve("state", &both);
-    let (calls, page) = (served.address("calls at http://"), served.address("page at http://"));
+    let (_served, calls, page) = serve_both(&rig);
     let evil = "<script>alert(1)</script>\\r\\nset-cookie: a=b\\r\\n\\u{1b}[2J\\u{0}";
     let says = format!(
         "pub fn handle(r: Request<'_>) -> Reply {{\n\

@@ -1,5 +1,7 @@
 //! `partywall fn` as processes: hosts, and commands that ask them.
 
+mod ends;
+mod grpc;
 mod hostile;
 mod rig;
 mod ways;
@@ -256,7 +258,7 @@ fn a_host_goes_on_while_its_disk_is_full() {
     rig.serve("two", &[]).stop();
     std::fs::create_dir(rig.path("two/trusted")).unwrap();
     std::fs::copy(rig.path("one/builder.pub"), rig.path("two/trusted/one.pub")).unwrap();
-    let served = rig.serve_with_limit("two");
+    let served = rig.serve_without("XFSZ", "two");
     rig.good(&["push", "shout.pwfn"], "");
     assert_eq!(rig.good(&["invoke", "shout"], "before"), "BEFORE");
     served.limit_files(Some(std::fs::metadata(rig.path("two/registry.redb")).unwrap().len()));

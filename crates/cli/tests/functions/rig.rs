@@ -77,11 +77,12 @@ impl Rig {
         Served::start(self.command(&["serve", "--directory", state]).args(arguments))
     }
 
-    /// One for which a file that is longer than its limit is an error, and no signal.
-    pub fn serve_with_limit(&self, state: &str) -> Served {
+    /// One that ignores a signal: for XFSZ a file that is longer than its limit is an error, for CHLD the
+    /// kernel keeps no child that has ended.
+    pub fn serve_without(&self, signal: &str, state: &str) -> Served {
         let own = self.command(&["serve", "--directory", state]);
-        let mut command = Command::new("sh");
-        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
+        let mut command = Command::new("env");
+        command.arg(format!("--ignore-signal={signal}"));
         command.arg(own.get_program()).args(own.get_args()).current_dir(self.dir.path());
         command.env("PARTYWALL_SOCKET", &self.host.socket);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -147,6 +148,27 @@ impl Served {
         let limit = Rlimit { current, maximum: getrlimit(Resource::Fsize).maximum };
         let pid = Pid::from_raw(self.child.id() as i32);
         rustix::process::prlimit(pid, Resource::Fsize, limit).unwrap();
+    }
+
+    /// Its processes: workers, and compilers.
+    pub fn children(&self) -> Vec<Pid> {
+        let pid = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.ok()?.file_name().to_str()?.parse::<i32>().ok()
+        };
+        let is_child = |pid: &i32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+            parent.is_some_and(|parent| parent.trim() == self.child.id().to_string())
+        };
+        let all = std::fs::read_dir("/proc").unwrap().filter_map(pid);
+        all.filter(is_child).filter_map(Pid::from_raw).collect()
+    }
+
+    /// Waits until it has ended by itself: its exit status and standard error.
+    pub fn ended(mut self) -> (i32, String) {
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code().unwrap(), said)
     }
 
     /// Ends it as Ctrl-C does; its exit status.

@@ -8,7 +8,7 @@ use crate::rig::{Rig, http, me, read};
 use crate::{SHOUT, says};
 
 /// A policy by which anybody on the network may call, and more of this user's rules.
-fn open(more: &str) -> String {
+pub fn open(more: &str) -> String {
     format!("[owner.\"{}\"]\ncall = [\"network\"]\n{more}\n", me())
 }
 
@@ -190,8 +190,13 @@ fn the_page_shows_what_the_list_shows() {
     let rig = Rig::new();
     let served = rig.serve("state", &["--page", "127.0.0.1:0"]);
     let at = served.address("page at http://");
-    rig.deploy("shout", SHOUT, &[]);
-    rig.good(&["invoke", "shout"], "x");
+    let ends = "pub fn handle(r: Request<'_>) -> Reply {\n\
+         match r.text()? { \"error\" => Err(Error::invalid(\"no\")), \"panic\" => panic!(), \"loop\" => loop {},\n\
+         _ => Ok(vec![]) }\n}\n";
+    rig.deploy("ends", ends, &[]);
+    for request in ["x", "error", "panic", "loop", "x", "x"] {
+        rig.run(&["invoke", "ends"], request);
+    }
     let page = http(at, "GET /", b"");
     assert!(page.code == 200 && page.body.contains("<title>Functions</title>"), "{page:?}");
     assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
@@ -202,15 +207,39 @@ fn the_page_shows_what_the_list_shows() {
     let shown = http(at, "GET /functions.json", b"");
     let shown: serde_json::Value = serde_json::from_str(&shown.body).unwrap();
     let (one, owner) = (&shown["functions"][0], &shown["owners"][0]);
-    assert_eq!(
-        (&one["name"], &one["calls"], &one["state"]),
-        (&"shout".into(), &1.into(), &"loaded".into())
-    );
-    assert_eq!(
-        (&owner["name"], &owner["functions"], &owner["calls"]),
-        (&me().into(), &1.into(), &1.into())
-    );
-    assert!(one["p50_ns"].as_u64().unwrap() > 0 && one["cpu_us"].as_u64().is_some(), "{one}");
+    let listed = rig.good(&["ls"], "");
+    let mut row = listed.lines().nth(1).unwrap().split_whitespace();
+    let number = |key: &str| one[key].as_u64().unwrap_or_else(|| panic!("{key}: {one}"));
+    for key in ["name", "version", "owner", "share", "state", "calls"] {
+        let shown = one[key].as_str().map_or_else(|| one[key].to_string(), str::to_owned);
+        assert_eq!(Some(&*shown), row.next(), "{key}: {one}\n{listed}");
+    }
+    assert_eq!((number("calls"), number("errors"), number("failures")), (6, 1, 1), "{one}");
+    let failed = (number("errors") + number("failures")).to_string();
+    assert_eq!(Some(&*failed), row.next(), "{one}\n{listed}");
+    for key in ["overruns", "strikes", "cold"] {
+        assert_eq!(Some(&*number(key).to_string()), row.next(), "{key}: {one}\n{listed}");
+    }
+    assert_eq!((number("overruns"), number("strikes")), (1, 1), "{one}");
+    for key in ["p50_ns", "p99_ns"] {
+        let text = row.next().unwrap();
+        let (digits, unit) = text.split_at(text.find(char::is_alphabetic).unwrap());
+        let unit = match unit {
+            "us" => 1e3,
+            "ms" => 1e6,
+            _ => 1e9,
+        };
+        let listed = digits.parse::<f64>().unwrap() * unit;
+        // As many digits as are shown.
+        assert!((listed - number(key) as f64).abs() <= 0.051 * unit, "{key}: {one} {text}");
+    }
+    assert_eq!(Some(&*format!("{}us", number("cpu_us"))), row.next(), "{one}\n{listed}");
+    assert!(number("p99_ns") > number("p50_ns") && number("cpu_us") >= 10_000, "{one}");
+    // An owner has what its only function has.
+    assert_eq!((&owner["name"], &owner["functions"]), (&me().into(), &1.into()));
+    for key in ["calls", "errors", "failures", "overruns", "cold", "cpu_us", "p50_ns", "p99_ns"] {
+        assert_eq!(owner[key], one[key], "{key}");
+    }
     assert_eq!(http(at, "POST /functions.json", b"").code, 405, "nothing is changed here");
 }
 

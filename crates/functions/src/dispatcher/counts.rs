@@ -56,6 +56,7 @@ impl Counts {
             | Outcome::Gone
             | Outcome::Cancelled
             | Outcome::Deadline
+            | Outcome::Unstarted(_)
             | Outcome::Lost(_)
             | Outcome::Held(_)
             | Outcome::NotLoaded(_) => {}
@@ -71,16 +72,45 @@ impl Counts {
     /// The time in which this part of the calls that were taken have ended, waiting included; none before the
     /// first one.
     pub fn quantile(&self, part: f64) -> Option<Duration> {
-        let times = self.times.as_ref()?;
-        let all = times.iter().map(|count| u64::from(*count)).sum::<u64>();
-        let wanted = (all as f64 * part).ceil().max(1.0) as u64;
-        let mut seen = 0;
-        let at = times.iter().position(|count| {
-            seen += u64::from(*count);
-            seen >= wanted
-        })?;
-        Some(Duration::from_nanos(bound(at)))
+        reached(&self.times.as_ref()?.map(f64::from), part)
     }
+}
+
+/// The times of several functions together, each of which weighs as much as it has had calls.
+#[derive(Debug, Clone)]
+pub struct Times([f64; BUCKETS]);
+
+impl Default for Times {
+    fn default() -> Self {
+        Self([0.0; BUCKETS])
+    }
+}
+
+impl Times {
+    /// Adds those of a function.
+    pub fn add(&mut self, counts: &Counts) {
+        let Some(times) = &counts.times else { return };
+        let kept = times.iter().map(|count| f64::from(*count)).sum::<f64>();
+        for (sum, count) in self.0.iter_mut().zip(&**times) {
+            *sum += f64::from(*count) * counts.calls as f64 / kept;
+        }
+    }
+
+    /// As [`Counts::quantile`].
+    pub fn quantile(&self, part: f64) -> Option<Duration> {
+        reached(&self.0, part)
+    }
+}
+
+/// The bound of the bucket in which this part of all is reached; none if they are empty.
+fn reached(times: &[f64; BUCKETS], part: f64) -> Option<Duration> {
+    let wanted = times.iter().sum::<f64>() * part;
+    let mut seen = 0.0;
+    let at = times.iter().position(|count| {
+        seen += count;
+        seen > 0.0 && seen >= wanted
+    })?;
+    Some(Duration::from_nanos(bound(at)))
 }
 
 /// The bucket of a time.
@@ -128,5 +158,25 @@ mod tests {
             assert!(found >= least && found <= most, "{part}: {found:?}");
         }
         assert_eq!((counts.calls, counts.replies, counts.cpu_ns), (1000, 1000, 10_000));
+    }
+
+    /// Of a function that has had many calls the buckets are halved, and it weighs as much as they were.
+    #[test]
+    fn functions_together_weigh_as_much_as_their_calls() {
+        let of = |calls, micros: u64| {
+            let mut counts = Counts::default();
+            for _ in 0..calls {
+                counts.ended(&Outcome::Reply(Vec::new()), 0, micros * 1000);
+            }
+            counts
+        };
+        let mut times = Times::default();
+        assert_eq!(times.quantile(0.5), None);
+        let (many, few) = (of(900_000, 10), of(60_000, 1000));
+        times.add(&many);
+        times.add(&few);
+        times.add(&Counts::default());
+        assert_eq!([0.5, 0.9].map(|part| times.quantile(part)), [many.quantile(0.5); 2]);
+        assert_eq!([0.95, 1.0].map(|part| times.quantile(part)), [few.quantile(0.5); 2]);
     }
 }

@@ -33,6 +33,8 @@ pub enum Outcome {
     Cancelled,
     /// Its time is over.
     Deadline,
+    /// The same, and no worker process for it could be started meanwhile: why.
+    Unstarted(String),
     /// Its worker has ended, and why, and it must not run again.
     Lost(String),
     /// It has not heard that it is to stop, and its worker was ended for that.

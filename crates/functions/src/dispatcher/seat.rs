@@ -76,6 +76,15 @@ pub(super) struct Wanted {
     pub(super) ahead: u64,
 }
 
+/// The last worker that could not be started.
+#[derive(Debug)]
+pub(super) struct Unstarted {
+    pub(super) why: String,
+    pub(super) at_ns: u64,
+    /// When that was logged.
+    pub(super) said_ns: u64,
+}
+
 /// Where a call goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
@@ -104,6 +113,7 @@ pub(super) struct Seats {
     recycle: u32,
     /// A worker could not be started, and none is before then.
     pub(super) not_before_ns: Option<u64>,
+    pub(super) unstarted: Option<Unstarted>,
     /// Since when calls wait because functions wait in all processes.
     held_ns: Option<u64>,
     /// Whether there was such a call this time.
@@ -119,6 +129,7 @@ impl Seats {
             most,
             recycle,
             not_before_ns: None,
+            unstarted: None,
             held_ns: None,
             is_held: false,
         }

@@ -12,7 +12,7 @@
 //! | any | its group has no function any more | killed |
 //! | any | it has said what cannot be true ([`super::check`]) | killed |
 //! | has ended | | its calls go elsewhere or are over; if it was active, another one is started |
-//! | cannot be started | | none is tried before [`PAUSE`] is over |
+//! | cannot be started | | the log has why; none is tried before [`PAUSE`] is over |
 //!
 //! With the last process of a group, its images go.
 //!
@@ -35,6 +35,7 @@ use std::time::Duration;
 use super::call::{Event, Number};
 use super::outcome::Outcome;
 use super::process::Process;
+use super::seat::Unstarted;
 use super::worker::{BEGIN, Worker};
 use super::{AGAIN, DEAF, Dispatcher, Preemption};
 
@@ -42,6 +43,8 @@ use super::{AGAIN, DEAF, Dispatcher, Preemption};
 const LOOKS: Duration = Duration::from_millis(1);
 /// How long no worker is started where one could not be.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long the same reason for that is not logged again.
+const SAID_NS: u64 = 60_000_000_000;
 
 impl<T> Dispatcher<T> {
     /// Stops a function that is beyond its budget.
@@ -167,11 +170,39 @@ impl<T> Dispatcher<T> {
 
     /// The same; where that cannot be, no other one is tried for a while.
     pub(super) fn try_start(&mut self, seat: usize, group: usize, now_ns: u64) -> Option<usize> {
-        let started = self.start(seat, group, now_ns).ok();
-        if started.is_none() {
-            self.seats.not_before_ns = Some(now_ns + PAUSE.as_nanos() as u64);
+        match self.start(seat, group, now_ns) {
+            Ok(process) => Some(process),
+            Err(why) => {
+                self.not_started(why.to_string(), now_ns);
+                None
+            }
         }
-        started
+    }
+
+    /// A worker could not be started, nor is another one for a while. The log has why, now and then.
+    fn not_started(&mut self, why: String, at_ns: u64) {
+        self.seats.not_before_ns = Some(at_ns + PAUSE.as_nanos() as u64);
+        let last = self.seats.unstarted.take().filter(|last| last.why == why);
+        let said_ns = last.map(|last| last.said_ns).filter(|said_ns| at_ns < said_ns + SAID_NS);
+        if said_ns.is_none() {
+            tracing::warn!("a worker of functions cannot be started, and calls wait for it: {why}");
+        }
+        let said_ns = said_ns.unwrap_or(at_ns);
+        self.seats.unstarted = Some(Unstarted { why, at_ns, said_ns });
+    }
+
+    /// How a call ends whose time is over.
+    pub(super) fn deadline(&self, number: Number) -> Outcome {
+        let call = self.calls.get(number.at()).filter(|call| call.is(number));
+        let Some((call, last)) = call.zip(self.seats.unstarted.as_ref()) else {
+            return Outcome::Deadline;
+        };
+        let group = self.seats.groups.get(self.functions[call.function.at()].group);
+        let mut processes = group.on.iter().flatten().map(|at| &self.seats.processes[*at]);
+        match last.at_ns >= call.came_ns && !processes.any(|process| process.has_begun) {
+            true => Outcome::Unstarted(last.why.clone()),
+            false => Outcome::Deadline,
+        }
     }
 
     /// Starts a process where the active one has ended; whether it could be.
@@ -242,10 +273,12 @@ impl<T> Dispatcher<T> {
         }
         let (process, was_active) = self.seats.take_out(at);
         let Process { group, seat, .. } = process;
+        let said = process.worker.begun().and_then(|begun| begun.as_ref().err().cloned());
         drop(process);
         if !has_begun {
             // Neither would the next one.
-            self.seats.not_before_ns = Some(now_ns + PAUSE.as_nanos() as u64);
+            let ended = || format!("its process has ended before it began: {ended}");
+            self.not_started(said.unwrap_or_else(ended), now_ns);
         }
         if was_active {
             self.start_again(seat, group, now_ns);

@@ -12,7 +12,8 @@
 //!
 //! A call means what it means on a ring ([`crate::link::service`]), with one difference: while a
 //! caller takes none of an answer, nobody looks at the deadline of that call. Requests that are not
-//! gRPC's (of a layer that speaks gRPC-Web, say) get the service's answer as it is.
+//! gRPC's (of a layer that speaks gRPC-Web, say) get the service's answer as it is; a deadline is gRPC's and
+//! gRPC-Web's, and a panic is 500 to others.
 
 mod connection;
 mod connections;

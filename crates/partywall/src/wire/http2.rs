@@ -17,6 +17,12 @@ pub(crate) fn check_request(path: &str, headers: &HeaderMap) -> Result<(), Statu
     check(path.len(), headers, "request")
 }
 
+/// Whether deadlines and statuses of gRPC mean something to who has sent this: gRPC, also gRPC-Web.
+pub(crate) fn knows_status(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    content_type.is_some_and(|text| text.starts_with(b"application/grpc"))
+}
+
 /// Whether a response with these headers may be sent over HTTP/2: as on a ring.
 pub(crate) fn check_response(headers: &HeaderMap) -> Result<(), Status> {
     check(0, headers, "response head")

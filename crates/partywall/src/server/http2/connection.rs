@@ -117,11 +117,13 @@ fn answer(
     mut request: http::Request<Body>,
     open: Open,
 ) -> impl Future<Output = Result<http::Response<Answered>, Infallible>> + use<> {
-    let ends = wire::parse_timeout(request.headers()).and_then(|t| Instant::now().checked_add(t));
+    let (grpc, knows_status) =
+        (wire::is_grpc(request.headers()), wire::knows_status(request.headers()));
+    let ends = knows_status.then(|| wire::parse_timeout(request.headers())).flatten();
+    let ends = ends.and_then(|t| Instant::now().checked_add(t));
     if let Some(at) = ends {
         request.extensions_mut().insert(Deadline(at));
     }
-    let grpc = wire::is_grpc(request.headers());
     // As on a ring.
     let fits = match grpc {
         true => {
@@ -169,7 +171,13 @@ fn answer(
             }
             Ok(response)
         });
-        let mut response = answered.unwrap_or_else(Status::into_http);
+        let mut response = answered.unwrap_or_else(|status| {
+            let mut response = status.into_http();
+            if !knows_status {
+                *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+            }
+            response
+        });
         let ended = grpc && response.headers().contains_key(wire::GRPC_STATUS);
         if ended && let Some(mut fitting) = wire::fit(response.headers()) {
             fitting.entry(CONTENT_TYPE).or_insert(wire::GRPC);
