@@ -94,7 +94,8 @@ fn bans_long_replies_and_no_process_have_their_codes_over_http() {
     assert!(held.0 == 64 + 14 && held.1.contains("ask: UNAVAILABLE: "), "{held:?}");
 }
 
-/// A call has 4 KiB for its lines and their lengths: the first ones are there, and the last of them is cut.
+/// A call has 4 KiB for its lines and their lengths: the first ones are there, the last of them is cut, and a
+/// line behind says how many are not.
 #[test]
 fn of_a_log_beyond_4_kib_the_first_lines_are_there() {
     let rig = Rig::new();
@@ -107,7 +108,9 @@ fn of_a_log_beyond_4_kib_the_first_lines_are_there() {
     assert_eq!(rig.good(&["invoke", "logs"], ""), "replied", "a log is no reason to fail");
     let shown = rig.good(&["logs", "logs"], "");
     let texts = shown.lines().map(|line| line.splitn(3, ' ').nth(2).unwrap());
-    let texts: Vec<_> = texts.collect();
+    let mut texts: Vec<_> = texts.collect();
+    let says = texts.pop().unwrap();
+    assert_eq!(says, "(the log is full: 61 lines had no room, or not all of it)");
     for (number, text) in texts.iter().enumerate() {
         let line = format!("{number:03} {}", "x".repeat(96));
         let is_last = number + 1 == texts.len();
