@@ -3,7 +3,7 @@
 //! | a process | what comes | then |
 //! | --- | --- | --- |
 //! | is started | it has begun to look for submissions | its first one begins for its budget |
-//! | is started | it has not begun for [`BEGIN`] | killed |
+//! | is started | it has not begun for [`BEGIN`], or says that it does not | killed |
 //! | runs | its function is beyond its budget, or not wanted any more | signal, again and again |
 //! | runs | it has not heard that for [`DEAF`] | killed |
 //! | runs | it has given up [`super::Workers::recycle`] functions | leaves: takes no new call |
@@ -127,9 +127,10 @@ impl<T> Dispatcher<T> {
             if is_looked_at && !process.has_begun {
                 // One that has no call is watched by nobody else.
                 process.greet(now_ns);
-                if !process.has_begun
-                    && now_ns.saturating_sub(process.began_ns) > BEGIN.as_nanos() as u64
-                {
+                let is_late = now_ns.saturating_sub(process.began_ns) > BEGIN.as_nanos() as u64;
+                // One that refuses to begin ends by itself, if it is honest.
+                let refuses = matches!(process.worker.begun(), Some(Err(_)));
+                if !process.has_begun && (is_late || refuses) {
                     let _gone = process.worker.child().kill();
                 }
             }
