@@ -21,7 +21,7 @@
 //! the code of the status where it is not OK. The header `partywall-timeout-ms` of a request is its deadline.
 //! Callers by gRPC have the same in metadata, status and `grpc-timeout`.
 //!
-//! Nobody vouches for who connects. There are [`BODY`] for a body and [`LONGEST`] bytes of it, and 30 s for a
+//! Nobody vouches for who connects. No connection has more than an eighth of the places. There are [`BODY`] for a body and [`LONGEST`] bytes of it, and 30 s for a
 //! head over HTTP/1.1. Connections are as many as [`partywall::Server`] takes; one without a call goes for a
 //! new one. A caller that closes its connection, or resets its stream, ends its call.
 
@@ -76,7 +76,8 @@ pub(crate) async fn bind_routes(
     address: SocketAddr,
 ) -> Result<Bound, partywall::Error> {
     let routes = tonic::service::Routes::from(routes);
-    Server::builder().accept_http1(true).add_routes(routes).bind(address).await
+    let mut server = Server::builder().accept_http1(true).max_concurrent_streams(CALLS as u32 / 8);
+    server.add_routes(routes).bind(address).await
 }
 
 fn routes(host: Arc<Host>) -> Router {

@@ -178,6 +178,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_call_that_no_worker_could_be_started_for_says_why() {
+        let status = status(Outcome::Unstarted("no such file".into()), Duration::ZERO);
+        assert_eq!(status.code(), Code::DeadlineExceeded);
+        assert!(status.message().ends_with("no worker could be started for it: no such file"));
+    }
+
+    #[test]
     fn an_error_is_no_success_whatever_its_code() {
         for (number, code) in [(0, Code::Unknown), (5, Code::NotFound), (u16::MAX, Code::Unknown)] {
             let status = status(Outcome::Error(number, "why".into()), Duration::ZERO);

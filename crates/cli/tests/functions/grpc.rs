@@ -7,6 +7,8 @@ use partywall_fn_host::proto::functions_client::FunctionsClient;
 use partywall_fn_host::proto::{InvokeReply, InvokeRequest};
 use partywall_fn_host::reply::CALL;
 use partywall_interop::python_client;
+use tonic::body::Body;
+use tonic::codegen::Service as _;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
@@ -92,6 +94,13 @@ fn a_stock_grpc_client_calls_functions_over_http2() {
             let refused = stock.call(path, request("", b"")).await.unwrap_err();
             assert_eq!(refused.code(), code, "{path}: {refused:?}");
         }
+        // A call by POST is the same over HTTP/2.
+        let post = tonic::codegen::http::Request::post(format!("http://{at}/shout"));
+        let mut channel = stock.0.clone();
+        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
+        let posted = channel.call(post.body(Body::empty()).unwrap()).await.unwrap();
+        assert!(posted.status() == 200 && posted.headers().contains_key(CALL), "{posted:?}");
+        assert!(!posted.headers().contains_key("grpc-status"), "{posted:?}");
         assert_eq!(stock.invoke("shout", b"on").await.unwrap().into_inner().body, b"ON"[..]);
     });
     let host = format!("http://{at}");

@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use partywall_testkit::Host;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process};
@@ -164,8 +165,13 @@ impl Served {
         all.filter(is_child).filter_map(Pid::from_raw).collect()
     }
 
-    /// Waits until it has ended by itself: its exit status and standard error.
+    /// Its exit status and standard error, when it ends by itself within 20 s.
     pub fn ended(mut self) -> (i32, String) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "it has not ended");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let mut said = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         (self.child.wait().unwrap().code().unwrap(), said)
