@@ -288,6 +288,7 @@ impl Rules {
         };
         above("functions", keys.functions, 0, MOST_FUNCTIONS)?;
         above("concurrency", keys.concurrency as u64, 1, 1 << 16)?;
+        above("rate", keys.rate, 1, MOST_RATE)?;
         above("queue", keys.queue as u64, 0, 1 << 20)?;
         above("cpu_share", keys.cpu_share.into(), 1, 1 << 16)?;
         above("most_budget_us", keys.most_budget_us, 1, MOST_BUDGET_US)?;
@@ -300,11 +301,16 @@ impl Rules {
             Ok::<_, String>(Names(names.into_iter().collect()))
         };
         let method = |text: &String| {
-            let (service, path) = text.split_once('/').filter(|(service, path)| {
-                !service.is_empty() && !path.is_empty() && !path[..path.len() - 1].contains('*')
+            let (service, path) = text.split_once('/').filter(|(name, _)| !name.is_empty())?;
+            let service = service.into();
+            if path == "*" {
+                return Some(Method { service, path: path.into() });
+            }
+            let (of, name) = path.split_once('/').filter(|(of, name)| {
+                let is_whole = !of.is_empty() && !name.is_empty() && !name.contains('/');
+                is_whole && !of.contains('*') && (*name == "*" || !name.contains('*'))
             })?;
-            let path = if path == "*" { path.into() } else { format!("/{path}") };
-            Some(Method { service: service.into(), path })
+            Some(Method { service, path: format!("/{of}/{name}") })
         };
         let method = |text: &String| {
             method(text).ok_or_else(|| {
@@ -327,6 +333,8 @@ impl Rules {
     }
 }
 
+/// Calls in a second, at most: one in each nanosecond.
+const MOST_RATE: u64 = 1_000_000_000;
 /// Functions of an owner, at most.
 const MOST_FUNCTIONS: u64 = 1_000_000;
 /// The longest budget, in microseconds.
@@ -429,6 +437,10 @@ mod tests {
             ("[owner.a]\ncall = [\"uid:x\"]\n", "call: `uid:x` is no user; write uid:NUMBER"),
             ("[owner.anyone]\n", "anyone is no owner"),
             ("[owner.a]\nservices = [\"s\"]\n", "services: `s` is no method; write SERVICE/"),
+            ("[owner.a]\nservices = [\"s/p.A\"]\n", "services: `s/p.A` is no method"),
+            ("[owner.a]\nservices = [\"s//p.A/M\"]\n", "services: `s//p.A/M` is no method"),
+            ("[owner.a]\nservices = [\"s/p.A/M*\"]\n", "services: `s/p.A/M*` is no method"),
+            ("[owner.a]\nrate = 0\n", "rate = 0; write a number from 1 to 1000000000"),
             ("[default]\nqueue = -1\n", "f.toml: [default]: "),
             ("owners = 1\n", "unknown field `owners`"),
         ] {
