@@ -122,6 +122,9 @@ fn a_function_calls_what_its_owners_rules_allow() {
         denied.0 == 64 + 7 && denied.1.contains("may not call functions/partywall"),
         "{denied:?}"
     );
+    rig.deploy("bare", &asks.replace("\"/partywall", "\"partywall"), &[]);
+    let bare = rig.bad(&["invoke", "bare"], "");
+    assert!(bare.0 == 64 + 3 && bare.1.contains("write `/package.Service/Method`"), "{bare:?}");
 }
 
 #[test]
