@@ -184,7 +184,8 @@ fn images_go_to_hosts_that_trust_their_key() {
     let built = rig.bad(&["deploy", "shout.rs"], "");
     assert!(built.0 == 64 + 9 && built.1.contains("has no compiler"), "{built:?}");
     let untrusted = rig.bad(&["push", "shout.pwfn"], "");
-    assert!(untrusted.0 == 64 + 9 && untrusted.1.contains("key"), "{untrusted:?}");
+    assert!(untrusted.0 == 64 + 9 && untrusted.1.contains("fn push: "), "{untrusted:?}");
+    assert!(untrusted.1.contains("`trusted` in this host's directory"), "{untrusted:?}");
     receiver.stop();
     std::fs::create_dir(rig.path("two/trusted")).unwrap();
     std::fs::copy(rig.path("one/builder.pub"), rig.path("two/trusted/one.pub")).unwrap();
