@@ -23,6 +23,9 @@ fn a_function_is_written_tried_deployed_and_called() {
     assert!(rig.good(&["new", "shout"], "").contains("shout.rs"));
     let again = rig.bad(&["new", "shout"], "");
     assert!(again.0 == 1 && again.1.contains("there is such a file already"), "{again:?}");
+    assert!(rig.good(&["new", "whisper.rs"], "").starts_with("whisper.rs: "), "a file is meant");
+    let gone = rig.bad(&["test", "shuot.rs"], "");
+    assert!(gone.0 == 1 && gone.1.contains("shuot.rs: there is no such file; name"), "{gone:?}");
     let tried = rig.run(&["test", "shout.rs", "--request", "hello"], "");
     assert_eq!(rig::text(&tried.stdout), "HELLO");
     let said = rig::text(&tried.stderr);
