@@ -24,8 +24,9 @@ use partywall_functions::dispatcher::{MESSAGE, Registration, Share, WorkerProces
 use partywall_functions::isolation::InForce;
 use partywall_functions::runtime::{self, Callee, OwnerHandle, Report, Runtime, Ticket};
 use partywall_functions::sandbox::Limits as BuildLimits;
-use partywall_functions::signed::{Made, Signed};
+use partywall_functions::signed::{Made, Signed, SignedError};
 use partywall_functions::source::{File, check_size};
+use partywall_trust::{EnvelopeError, StatementError};
 use tokio::sync::{OnceCell, Semaphore};
 use tonic::Status;
 
@@ -482,8 +483,16 @@ impl Host {
     async fn checked(self: &Arc<Self>, name: &str, bytes: Vec<u8>) -> Result<Signed, Status> {
         let host = self.clone();
         let signed = blocking(move || {
-            Signed::from_bytes(&bytes, host.registry.trusted())
-                .map_err(|error| Status::failed_precondition(error.to_string()))
+            Signed::from_bytes(&bytes, host.registry.trusted()).map_err(|error| {
+                let remedy = match error {
+                    SignedError::Statement(StatementError::Envelope(EnvelopeError::Untrusted(_))) => {
+                        "; put the `builder.pub` of its host into `trusted` in this host's directory, as \
+                         NAME.pub, and start this host again"
+                    }
+                    _ => "",
+                };
+                Status::failed_precondition(format!("{error}{remedy}"))
+            })
         })
         .await?;
         if signed.name() != name {

@@ -13,7 +13,7 @@
 //! | 200 and the reply | the function has replied |
 //! | the code of its status, and its text | the function has answered with an error, or there was no reply |
 //! | 404 | there is no such function, or `network` may not call it |
-//! | 405, 408, 411 to 413, 415, 431 | not POST; no body in time, or none that can be read; too long |
+//! | 400, 405, 408, 413, 415, 431 | no request of HTTP, or a body that breaks off; not POST; too slow; too long |
 //! | 429 with `retry-after` | the function's owner is beyond its limits |
 //! | 503 | too many calls, or the host ends |
 //!

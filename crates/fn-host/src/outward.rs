@@ -103,6 +103,11 @@ impl Outwards {
 impl Services for Outwards {
     fn call(&mut self, call: ServiceCall) {
         let ServiceCall { owner, service, method, request, until, answer, .. } = call;
+        if !method.starts_with('/') {
+            let text =
+                format!("`{method}` is no path of a method; write `/package.Service/Method`");
+            return answer.give(Err((tonic::Code::InvalidArgument as u32, text)));
+        }
         let owner = self.known.owner(owner);
         let policy = self.known.policy();
         let rules = owner.as_deref().and_then(|owner| policy.rules(owner));

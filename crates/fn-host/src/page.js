@@ -66,12 +66,14 @@ function fill(table, cells) {
 function show() {
   if (!shown) return;
   const wanted = document.getElementById("filter").value.toLowerCase();
-  const found = shown.functions.filter((one) => one.name.includes(wanted) || one.owner.includes(wanted));
+  const has = (text) => text.toLowerCase().includes(wanted);
+  const found = shown.functions.filter((one) => has(one.name) || has(one.owner));
   fill("owners", shown.owners.map(ofOwner));
   fill("functions", found.slice(0, MOST).map(ofFunction));
   const more = found.length - MOST;
   document.getElementById("more").textContent =
-    found.length === 0 ? "no such function" : more > 0 ? `${count(more)} more; filter to see them` : "";
+    shown.functions.length === 0 ? "no function is deployed" : found.length === 0 ? "no such function" :
+    more > 0 ? `${count(more)} more; filter to see them` : "";
 }
 
 async function ask() {

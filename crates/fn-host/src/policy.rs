@@ -305,11 +305,16 @@ impl Rules {
             Ok::<_, String>(Names(names.into_iter().collect()))
         };
         let method = |text: &String| {
-            let (service, path) = text.split_once('/').filter(|(service, path)| {
-                !service.is_empty() && !path.is_empty() && !path[..path.len() - 1].contains('*')
+            let (service, path) = text.split_once('/').filter(|(name, _)| !name.is_empty())?;
+            let service = service.into();
+            if path == "*" {
+                return Some(Method { service, path: path.into() });
+            }
+            let (of, name) = path.split_once('/').filter(|(of, name)| {
+                let is_whole = !of.is_empty() && !name.is_empty() && !name.contains('/');
+                is_whole && !of.contains('*') && (*name == "*" || !name.contains('*'))
             })?;
-            let path = if path == "*" { path.into() } else { format!("/{path}") };
-            Some(Method { service: service.into(), path })
+            Some(Method { service, path: format!("/{of}/{name}") })
         };
         let method = |text: &String| {
             method(text).ok_or_else(|| {
@@ -450,6 +455,9 @@ mod tests {
             ("[owner.anyone]\n", "anyone is no owner"),
             ("[owner.network]\n", "network is no owner"),
             ("[owner.a]\nservices = [\"s\"]\n", "services: `s` is no method; write SERVICE/"),
+            ("[owner.a]\nservices = [\"s/p.A\"]\n", "services: `s/p.A` is no method"),
+            ("[owner.a]\nservices = [\"s//p.A/M\"]\n", "services: `s//p.A/M` is no method"),
+            ("[owner.a]\nservices = [\"s/p.A/M*\"]\n", "services: `s/p.A/M*` is no method"),
             ("[default]\nqueue = -1\n", "f.toml: [default]: "),
             ("owners = 1\n", "unknown field `owners`"),
         ] {

@@ -168,12 +168,12 @@ pub enum RegistryError {
     #[error("there is no function `{0}`")]
     Unknown(String),
     /// There is no such version.
-    #[error("`{name}` has no version {number}; it has {there}")]
+    #[error("`{name}` has no version {wanted}; it has {there}")]
     NoVersion {
         /// The function.
         name: String,
-        /// Its version.
-        number: u32,
+        /// Its version: `7`, or `before 1`.
+        wanted: String,
         /// What there is.
         there: String,
     },
@@ -416,7 +416,10 @@ impl Registry {
                 let numbers = record.versions.iter().map(|version| version.number.to_string());
                 RegistryError::NoVersion {
                     name: name.into(),
-                    number: if number == 0 { record.current - 1 } else { number },
+                    wanted: match number {
+                        0 => format!("before {}", record.current),
+                        number => number.to_string(),
+                    },
                     there: numbers.collect::<Vec<_>>().join(", "),
                 }
             })?;

@@ -128,8 +128,9 @@ impl Toolchain {
     pub fn of(rustc: &Path) -> Result<Self, BuildError> {
         let bad = |why: String| BuildError::Toolchain { rustc: rustc.into(), why };
         let ask = |arguments: &[&str]| {
-            let out =
-                Command::new(rustc).args(arguments).output().map_err(|e| bad(e.to_string()))?;
+            let out = Command::new(rustc).args(arguments).output().map_err(|error| {
+                bad(format!("{error}; install Rust, or name the path of a compiler"))
+            })?;
             let said = String::from_utf8_lossy(if out.status.success() {
                 &out.stdout
             } else {
@@ -422,20 +423,33 @@ fn rustc(level: &str, edition: &str) -> Vec<String> {
     arguments.split_whitespace().map(String::from).collect()
 }
 
-/// What the compiler cannot know of a crate that is not there.
+/// Macros of the standard library that write somewhere.
+const OUTPUT: [&str; 5] = ["println", "print", "eprintln", "eprint", "dbg"];
+
+/// What the compiler cannot know: what there is in place of what is not there, and how a function is called.
 fn hint(said: &str) -> String {
-    let marks = ["unresolved module or unlinked crate `", "no external crate `"];
-    let name = marks.iter().find_map(|mark| said.split_once(mark)?.1.split('`').next());
+    let after = |mark: &str| said.split_once(mark)?.1.split('`').next();
+    let name = after("unresolved module or unlinked crate `").or(after("no external crate `"));
     let known = crates::ALLOWED.join("`, `");
+    let mut hints = Vec::new();
     match name {
-        None => String::new(),
-        Some("std") => {
-            "\n\na function has no standard library; much of it is in `core` and `alloc`".into()
-        }
-        Some(name) => format!(
-            "\n\nthere is no crate `{name}` for functions; they may use `{known}`, `core` and `alloc`"
+        None => {}
+        Some("std") => hints.push(
+            "a function has no standard library; much of it is in `core` and `alloc`, maps are \
+             `alloc::collections::BTreeMap`, and the time is in `partywall_fn::clock`"
+                .into(),
         ),
+        Some(name) => hints.push(format!(
+            "there is no crate `{name}` for functions; they may use `{known}`, `core` and `alloc`"
+        )),
     }
+    if after("cannot find macro `").is_some_and(|name| OUTPUT.contains(&name)) {
+        hints.push("a function has no standard output; `log!` writes a line of its log".into());
+    }
+    if said.contains("self::handle(request)") {
+        hints.push("it is called as `pub fn handle(request: Request<'_>) -> Reply`".into());
+    }
+    hints.iter().map(|hint| format!("\n\n{hint}")).collect()
 }
 
 /// What the author sees: without paths of the sandbox, and without hints for who calls the compiler.

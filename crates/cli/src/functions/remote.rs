@@ -120,14 +120,17 @@ impl Deploy {
         let files = files.map(|file| proto::SourceFile { path: file.path, text: file.text });
         let sources = proto::Sources { files: files.collect() };
         let request = self.terms.request(name, deploy_request::Code::Sources(sources))?;
-        deploy(&self.host, request)
+        deploy("fn deploy", &self.host, request)
     }
 }
 
-fn deploy(host: &Host, request: proto::DeployRequest) -> Result<ExitCode, Box<dyn Error>> {
-    let version = host.ask("fn deploy", |mut client| async move {
-        Ok(client.deploy(request).await?.into_inner())
-    })?;
+fn deploy(
+    what: &str,
+    host: &Host,
+    request: proto::DeployRequest,
+) -> Result<ExitCode, Box<dyn Error>> {
+    let version =
+        host.ask(what, |mut client| async move { Ok(client.deploy(request).await?.into_inner()) })?;
     say_version(&version)
 }
 
@@ -355,7 +358,8 @@ impl Push {
         };
         let name = self.name.clone().map_or_else(stem, Ok);
         let name = name.map_err(|why| format!("{shown}: {why}; or give one with --name"))?;
-        deploy(&self.host, self.terms.request(name, deploy_request::Code::Image(image.into()))?)
+        let request = self.terms.request(name, deploy_request::Code::Image(image.into()))?;
+        deploy("fn push", &self.host, request)
     }
 }
 

@@ -102,6 +102,7 @@ pub(super) fn row(function: &proto::Function) -> Vec<String> {
         counts.calls.to_string(),
         (counts.errors + counts.failures).to_string(),
         counts.overruns.to_string(),
+        counts.refused.to_string(),
         function.strikes.to_string(),
         counts.cold.to_string(),
         time(counts.p50_ns),
@@ -111,9 +112,9 @@ pub(super) fn row(function: &proto::Function) -> Vec<String> {
 }
 
 /// The columns of [`row`].
-pub(super) const COLUMNS: [&str; 13] = [
-    "NAME", "VERSION", "OWNER", "SHARE", "STATE", "CALLS", "FAILED", "OVERRUNS", "STRIKES", "COLD",
-    "P50", "P99", "CPU",
+pub(super) const COLUMNS: [&str; 14] = [
+    "NAME", "VERSION", "OWNER", "SHARE", "STATE", "CALLS", "FAILED", "OVERRUNS", "REFUSED",
+    "STRIKES", "COLD", "P50", "P99", "CPU",
 ];
 
 /// What `fn ls --versions` has a line for.

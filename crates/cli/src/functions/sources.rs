@@ -32,7 +32,7 @@ pub fn handle(request: Request<'_>) -> Reply {
 #[derive(clap::Args)]
 pub(crate) struct New {
     /// Its name; the file is NAME.rs.
-    #[arg(value_parser = name)]
+    #[arg(value_parser = new_name)]
     name: String,
 }
 
@@ -61,6 +61,11 @@ impl New {
 /// A name of a function.
 pub(super) fn name(text: &str) -> Result<String, String> {
     checks::name(text).map(|()| text.to_owned()).map_err(|status| status.message().to_owned())
+}
+
+/// The name of a new function; who gives its file means that.
+fn new_name(text: &str) -> Result<String, String> {
+    name(text.strip_suffix(".rs").unwrap_or(text))
 }
 
 /// A time, such as `500us`, `20ms` or `1s`.
@@ -103,8 +108,14 @@ impl Sources {
 
     /// Its files.
     pub(super) fn files(&self) -> Result<Vec<File>, Box<dyn Error>> {
-        let found =
-            fs::metadata(&self.path).map_err(|e| format!("{}: {e}", self.path.display()))?;
+        let found = fs::metadata(&self.path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => format!(
+                "{}: there is no such file; name that of a function, or a directory with its {ROOT}; \
+                 `partywall fn new NAME` writes NAME.rs",
+                self.path.display()
+            ),
+            _ => format!("{}: {error}", self.path.display()),
+        })?;
         if !found.is_dir() {
             return Ok(vec![File { path: ROOT.into(), text: read(&self.path)? }]);
         }

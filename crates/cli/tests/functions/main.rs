@@ -25,6 +25,9 @@ fn a_function_is_written_tried_deployed_and_called() {
     assert!(rig.good(&["new", "shout"], "").contains("shout.rs"));
     let again = rig.bad(&["new", "shout"], "");
     assert!(again.0 == 1 && again.1.contains("there is such a file already"), "{again:?}");
+    assert!(rig.good(&["new", "whisper.rs"], "").starts_with("whisper.rs: "), "a file is meant");
+    let gone = rig.bad(&["test", "shuot.rs"], "");
+    assert!(gone.0 == 1 && gone.1.contains("shuot.rs: there is no such file; name"), "{gone:?}");
     let tried = rig.run(&["test", "shout.rs", "--request", "hello"], "");
     assert_eq!(rig::text(&tried.stdout), "HELLO");
     let said = rig::text(&tried.stderr);
@@ -186,7 +189,8 @@ fn images_go_to_hosts_that_trust_their_key() {
     let built = rig.bad(&["deploy", "shout.rs"], "");
     assert!(built.0 == 64 + 9 && built.1.contains("has no compiler"), "{built:?}");
     let untrusted = rig.bad(&["push", "shout.pwfn"], "");
-    assert!(untrusted.0 == 64 + 9 && untrusted.1.contains("key"), "{untrusted:?}");
+    assert!(untrusted.0 == 64 + 9 && untrusted.1.contains("fn push: "), "{untrusted:?}");
+    assert!(untrusted.1.contains("`trusted` in this host's directory"), "{untrusted:?}");
     receiver.stop();
     std::fs::create_dir(rig.path("two/trusted")).unwrap();
     std::fs::copy(rig.path("one/builder.pub"), rig.path("two/trusted/one.pub")).unwrap();

@@ -91,6 +91,10 @@ fn beyond_an_owners_limits_is_429_and_resource_exhausted() {
     assert!((1..=8).contains(&again), "{again}");
     let over = rig.bad(&["invoke", "f"], "");
     assert!(over.0 == 64 + 8 && over.1.contains("1 calls a second"), "{over:?}");
+    let listed = rig.good(&["ls"], "");
+    let rows: Vec<Vec<_>> = listed.lines().map(|row| row.split_whitespace().collect()).collect();
+    let refused = (rows[0][8], rows[1][8].parse::<usize>().unwrap());
+    assert_eq!(refused, ("REFUSED", answers.iter().filter(|a| a.code == 429).count() + 1));
     let file = rig.file("g.rs", &says("y"));
     let full = rig.bad(&["deploy", &file], "");
     assert!(full.0 == 64 + 8 && full.1.contains("its limit is 1"), "{full:?}");
@@ -122,6 +126,9 @@ fn a_function_calls_what_its_owners_rules_allow() {
         denied.0 == 64 + 7 && denied.1.contains("may not call functions/partywall"),
         "{denied:?}"
     );
+    rig.deploy("bare", &asks.replace("\"/partywall", "\"partywall"), &[]);
+    let bare = rig.bad(&["invoke", "bare"], "");
+    assert!(bare.0 == 64 + 3 && bare.1.contains("write `/package.Service/Method`"), "{bare:?}");
 }
 
 #[test]

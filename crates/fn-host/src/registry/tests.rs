@@ -47,7 +47,7 @@ fn versions_come_go_back_and_outlive_the_host() {
     registry.roll_back("f", 0).unwrap();
     assert_eq!(found(&registry), (1, 1));
     let none = registry.roll_back("f", 0).unwrap_err().to_string();
-    assert_eq!(none, "`f` has no version 0; it has 1, 2");
+    assert_eq!(none, "`f` has no version before 1; it has 1, 2");
     registry.ban("f", true).unwrap();
     let key = registry.key().public();
     drop(registry);

@@ -68,6 +68,26 @@ fn errors_of_the_compiler_have_the_authors_places_alone() {
     assert!(said.contains("expected `u32`, found `Request<'_>`"), "{said}");
 }
 
+/// What is tried first and is not there is named with what there is.
+#[test]
+fn output_and_a_handle_of_another_kind_have_a_remedy() {
+    let called = "it is called as `pub fn handle(request: Request<'_>) -> Reply`";
+    let log = "a function has no standard output; `log!` writes a line of its log";
+    for (text, remedy) in [
+        ("pub fn handle(_: Request<'_>) -> String { String::new() }", called),
+        ("pub async fn handle(_: Request<'_>) -> Reply { Ok(vec![]) }", called),
+        ("pub fn handle() -> Reply { Ok(vec![]) }", called),
+        ("pub fn handle(_: Request<'_>) -> Reply { println!(\"x\"); Ok(vec![]) }", log),
+        ("pub fn handle(r: Request<'_>) -> Reply { dbg!(r); Ok(vec![]) }", log),
+    ] {
+        let Err(BuildError::Compiler(said)) = build(text) else { panic!("built") };
+        assert!(said.ends_with(remedy), "{said}");
+    }
+    let text = "pub fn handle(_: Request<'_>) -> Reply { nothing!(); Ok(vec![]) }";
+    let Err(BuildError::Compiler(said)) = build(text) else { panic!("built") };
+    assert!(!said.contains("log!") && !said.contains("called as"), "{said}");
+}
+
 /// What the lexer lets through, the compiler refuses.
 #[test]
 fn the_compiler_refuses_unsafe_code() {
