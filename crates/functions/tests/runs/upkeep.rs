@@ -361,7 +361,7 @@ fn row_53_workers_end_with_a_dispatcher_that_is_killed() {
     child.kill().unwrap();
     child.wait().unwrap();
     let begun = Instant::now();
-    while workers.iter().any(|pid| is_there(pid)) {
+    while workers.iter().any(is_there) {
         assert!(begun.elapsed() < Duration::from_secs(20), "{workers:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
