@@ -267,7 +267,7 @@ impl<T> Dispatcher<T> {
         let function = &mut self.functions[call.function.at()];
         call.is_flying = false;
         if call.waits.take().is_some() {
-            events.push(Event::Unwanted(number));
+            events.extend(call.asked.map(Event::Unwanted));
         }
         if let Some(over) = call.over.take() {
             if over.is_strike() {
