@@ -14,6 +14,9 @@
 //!
 //! Nobody vouches for who connects. There are at most [`CONNECTIONS`] connections, [`HEAD`] for a head to
 //! come, [`BODY`] for a body, and [`LONGEST`] bytes of it. A caller that closes its connection ends its call.
+//! One that does not take its reply within [`REPLY`] has its connection closed.
+
+mod unread;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,6 +39,7 @@ use tonic::{Code, Status};
 use crate::host::Host;
 use crate::policy::Caller;
 use crate::reply::{AGAIN, CALL};
+use unread::Timed;
 
 /// Connections at once.
 pub const CONNECTIONS: usize = 1024;
@@ -43,6 +47,8 @@ pub const CONNECTIONS: usize = 1024;
 pub const HEAD: Duration = Duration::from_secs(30);
 /// How long a body may take.
 pub const BODY: Duration = Duration::from_secs(60);
+/// How long a reply may take to be read.
+pub const REPLY: Duration = Duration::from_secs(60);
 /// The most bytes of a body.
 pub const LONGEST: usize = partywall_functions::dispatcher::MESSAGE;
 
@@ -98,7 +104,8 @@ impl Listener {
                 let mut connection = http1::Builder::new();
                 connection.timer(TokioTimer::new()).header_read_timeout(HEAD);
                 // What a connection ends by is its caller's affair.
-                let _ended = connection.serve_connection(TokioIo::new(stream), service).await;
+                let stream = TokioIo::new(Timed::new(stream, REPLY));
+                let _ended = connection.serve_connection(stream, service).await;
                 drop(place);
             });
         }
