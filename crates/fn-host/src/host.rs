@@ -10,6 +10,9 @@
 //! have the new one, and those that have begun go on with theirs. Changes of what is deployed come one after
 //! the other; builds go on beside them, one of each owner and as many as there are CPUs in all.
 //!
+//! A caller may go away at any time. A change that has begun goes on to its end, and a build has its owner's
+//! place and a CPU until its compiler has ended; what was built for nobody is not deployed.
+//!
 //! When the host dies, what was committed is there for the next one; calls are not, nor are log lines.
 //!
 //! Who may not see a function is told that there is none.
@@ -131,7 +134,7 @@ pub struct Host {
     changes: tokio::sync::Mutex<()>,
     builder: Result<Builder, String>,
     compiler: String,
-    builds: Semaphore,
+    builds: Arc<Semaphore>,
     /// Owners for whom something is built.
     building: Mutex<HashSet<String>>,
     logs: Logs,
@@ -172,7 +175,7 @@ impl Host {
             changes: tokio::sync::Mutex::default(),
             builder,
             compiler,
-            builds: Semaphore::new(cpus),
+            builds: Arc::new(Semaphore::new(cpus)),
             building: Mutex::default(),
             logs: Logs::default(),
         }))
@@ -422,16 +425,32 @@ impl Host {
             parameters,
             secrets,
         };
-        let (owner, room, of_name) = (rules.owner.clone(), rules.room, name.clone());
-        let _one = self.changes.lock().await;
+        let (owner, room) = (rules.owner.clone(), rules.room);
+        let record = self.change(move |host| async move {
+            let (of, of_name) = (host.clone(), name.clone());
+            let record = blocking(move || {
+                let bytes = image.to_bytes();
+                of.registry.deploy((&of_name, &owner), deployed, &bytes, room).map_err(of_registry)
+            })
+            .await?;
+            host.publish(&name, record.clone()).await;
+            Ok(record)
+        });
+        Ok((record.await?, tries))
+    }
+
+    /// Changes what is deployed, after the changes before. It goes on to its end, also when nobody waits for
+    /// it any more: what the registry has and what is called are the same.
+    async fn change<R: Send + 'static, C: Future<Output = Result<R, Status>> + Send>(
+        self: &Arc<Self>,
+        change: impl FnOnce(Arc<Self>) -> C + Send + 'static,
+    ) -> Result<R, Status> {
         let host = self.clone();
-        let record = blocking(move || {
-            let bytes = image.to_bytes();
-            host.registry.deploy((&of_name, &owner), deployed, &bytes, room).map_err(of_registry)
-        })
-        .await?;
-        self.publish(&name, record.clone()).await;
-        Ok((record, tries))
+        let changed = tokio::spawn(async move {
+            let _one = host.changes.lock().await;
+            change(host.clone()).await
+        });
+        changed.await.unwrap_or_else(|error| Err(Status::internal(error.to_string())))
     }
 
     /// From here on calls have the current version of this record. The one before is registered until its
@@ -465,10 +484,13 @@ impl Host {
                  when it is done"
             )));
         }
-        let _building = Building { host: self, owner };
-        let _permit = self.builds.acquire().await.map_err(|e| Status::internal(e.to_string()))?;
+        let building = Building { host: self.clone(), owner: owner.to_owned() };
+        let permit = self.builds.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| Status::internal(error.to_string()))?;
         let (host, name) = (self.clone(), name.to_owned());
         blocking(move || {
+            // They are this thread's, which goes on when nobody waits for it.
+            let _until_it_ends = (building, permit);
             let Ok(builder) = &host.builder else {
                 return Err(Status::internal("there is no builder any more"));
             };
@@ -514,14 +536,16 @@ impl Host {
         name: &str,
         version: u32,
     ) -> Result<Record, Status> {
-        let _one = self.changes.lock().await;
-        self.own(caller, name)?;
-        let (host, of_name) = (self.clone(), name.to_owned());
-        let record =
-            blocking(move || host.registry.roll_back(&of_name, version).map_err(of_registry))
-                .await?;
-        self.publish(name, record.clone()).await;
-        Ok(record)
+        let (caller, name) = (caller.clone(), name.to_owned());
+        let changed = self.change(move |host| async move {
+            host.own(&caller, &name)?;
+            let (of, of_name) = (host.clone(), name.clone());
+            let back = move || of.registry.roll_back(&of_name, version).map_err(of_registry);
+            let record = blocking(back).await?;
+            host.publish(&name, record.clone()).await;
+            Ok(record)
+        });
+        changed.await
     }
 
     /// Removes a function with all its versions. Calls that have begun go on.
@@ -529,13 +553,16 @@ impl Host {
     /// # Errors
     /// NOT_FOUND, PERMISSION_DENIED.
     pub async fn remove(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<(), Status> {
-        let _one = self.changes.lock().await;
-        self.own(caller, name)?;
-        let (host, of_name) = (self.clone(), name.to_owned());
-        blocking(move || host.registry.remove(&of_name).map_err(of_registry)).await?;
-        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        functions.remove(name);
-        Ok(())
+        let (caller, name) = (caller.clone(), name.to_owned());
+        let changed = self.change(move |host| async move {
+            host.own(&caller, &name)?;
+            let (of, of_name) = (host.clone(), name.clone());
+            blocking(move || of.registry.remove(&of_name).map_err(of_registry)).await?;
+            let mut functions = host.functions.write().unwrap_or_else(PoisonError::into_inner);
+            functions.remove(&name);
+            Ok(())
+        });
+        changed.await
     }
 
     /// Bans a function, or lets it be called again.
@@ -548,19 +575,22 @@ impl Host {
         name: &str,
         is_banned: bool,
     ) -> Result<(), Status> {
-        let _one = self.changes.lock().await;
-        let live = self.rules((caller, Right::Ban), name, |_, live| live.clone())?;
-        let (host, of_name) = (self.clone(), name.to_owned());
-        blocking(move || host.registry.ban(&of_name, is_banned).map_err(of_registry)).await?;
-        let mut record = live.record.clone();
-        record.is_banned = is_banned;
-        let same = Live { record, callee: live.callee.clone() };
-        let callee = self.callee(name, &live).await?;
-        let host = self.clone();
-        blocking(move || host.runtime.ban(callee.id(), is_banned).map_err(ended)).await?;
-        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        functions.insert(name.to_owned(), Arc::new(same));
-        Ok(())
+        let (caller, name) = (caller.clone(), name.to_owned());
+        let changed = self.change(move |host| async move {
+            let live = host.rules((&caller, Right::Ban), &name, |_, live| live.clone())?;
+            let (of, of_name) = (host.clone(), name.clone());
+            blocking(move || of.registry.ban(&of_name, is_banned).map_err(of_registry)).await?;
+            let mut record = live.record.clone();
+            record.is_banned = is_banned;
+            let same = Live { record, callee: live.callee.clone() };
+            let callee = host.callee(&name, &live).await?;
+            let of = host.clone();
+            blocking(move || of.runtime.ban(callee.id(), is_banned).map_err(ended)).await?;
+            let mut functions = host.functions.write().unwrap_or_else(PoisonError::into_inner);
+            functions.insert(name, Arc::new(same));
+            Ok(())
+        });
+        changed.await
     }
 
     /// Loads a function's image before it is called.
@@ -657,14 +687,14 @@ impl Drop for CancelWhenDropped {
 }
 
 /// An owner has something built.
-struct Building<'h> {
-    host: &'h Host,
-    owner: &'h str,
+struct Building {
+    host: Arc<Host>,
+    owner: String,
 }
 
-impl Drop for Building<'_> {
+impl Drop for Building {
     fn drop(&mut self) {
-        lock(&self.host.building).remove(self.owner);
+        lock(&self.host.building).remove(&self.owner);
     }
 }
 

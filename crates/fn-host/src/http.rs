@@ -21,14 +21,21 @@
 //! the code of the status where it is not OK. The header `partywall-timeout-ms` of a request is its deadline.
 //! Callers by gRPC have the same in metadata, status and `grpc-timeout`.
 //!
-//! Nobody vouches for who connects. No connection has more than an eighth of the places. There are [`BODY`] for a body and [`LONGEST`] bytes of it, and 30 s for a
-//! head over HTTP/1.1. Connections are as many as [`partywall::Server`] takes; one without a call goes for a
-//! new one. A caller that closes its connection, or resets its stream, ends its call.
+//! Nobody vouches for who connects. No connection has more than an eighth of the places. There are [`BODY`] for a
+//! body and [`LONGEST`] bytes of it, and 30 s for a head over HTTP/1.1. Connections are as many as
+//! [`partywall::Server`] takes; one without a call goes for a new one. A caller that closes its connection, or
+//! resets its stream, ends its call.
+//!
+//! | a caller does not take its reply | then |
+//! | --- | --- |
+//! | its connection takes nothing for [`REPLY`] | the connection is closed |
+//! | its stream of HTTP/2 has no window | what is left of the reply is dropped after [`REPLY`], with the call's place |
 
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -42,6 +49,7 @@ use axum::routing::post;
 use http_body::{Frame, SizeHint};
 use partywall::{Bound, Server};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tonic::codegen::Service as _;
 use tonic::server::NamedService;
 use tonic::{Code, Status};
@@ -56,6 +64,8 @@ use crate::service::{self, Service};
 pub const CALLS: usize = 1024;
 /// How long a body may take.
 pub const BODY: Duration = Duration::from_secs(60);
+/// How long a reply may take to be read.
+pub const REPLY: Duration = Duration::from_secs(60);
 /// The most bytes of a body; gRPC's message around it may have a little more.
 pub const LONGEST: usize = partywall_functions::dispatcher::MESSAGE;
 
@@ -76,7 +86,10 @@ pub(crate) async fn bind_routes(
     address: SocketAddr,
 ) -> Result<Bound, partywall::Error> {
     let routes = tonic::service::Routes::from(routes);
-    let mut server = Server::builder().accept_http1(true).max_concurrent_streams(CALLS as u32 / 8);
+    let mut server = Server::builder()
+        .accept_http1(true)
+        .max_concurrent_streams(CALLS as u32 / 8)
+        .write_timeout(Some(REPLY));
     server.add_routes(routes).bind(address).await
 }
 
@@ -111,13 +124,47 @@ async fn placed(State(places): State<Arc<Semaphore>>, request: Request, next: Ne
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         return *response;
     };
-    next.run(request).await.map(|body| Body::new(Placed { body, _place: place }))
+    next.run(request).await.map(|body| Body::new(Placed::new(body, place, REPLY)))
 }
 
-/// The body of an answer, which has its call's place.
+/// The body of an answer. It goes piece by piece, so that what its caller does not take stays here, and is
+/// dropped with the call's place when its time is over.
 struct Placed {
+    held: Arc<Mutex<Option<Held>>>,
+    timer: Option<AbortHandle>,
+}
+
+struct Held {
     body: Body,
+    /// What has come of it and has not gone.
+    rest: Bytes,
     _place: OwnedSemaphorePermit,
+}
+
+/// Bytes that go at once.
+const PIECE: usize = 64 << 10;
+
+impl Placed {
+    fn new(body: Body, place: OwnedSemaphorePermit, within: Duration) -> Self {
+        let is_short = body.size_hint().upper().is_some_and(|bytes| bytes <= PIECE as u64);
+        let held = Held { body, rest: Bytes::new(), _place: place };
+        let held = Arc::new(Mutex::new(Some(held)));
+        let timer = (!is_short).then(|| {
+            let held = held.clone();
+            let over = async move {
+                tokio::time::sleep(within).await;
+                drop(lock(&held).take());
+            };
+            tokio::spawn(over).abort_handle()
+        });
+        Self { held, timer }
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        self.timer.iter().for_each(AbortHandle::abort);
+    }
 }
 
 impl HttpBody for Placed {
@@ -125,19 +172,44 @@ impl HttpBody for Placed {
     type Error = axum::Error;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let mut held = lock(&self.held);
+        let Some(Held { body, rest, .. }) = &mut *held else {
+            let why = io::Error::new(io::ErrorKind::TimedOut, "the caller reads no reply");
+            return Poll::Ready(Some(Err(axum::Error::new(why))));
+        };
+        if rest.is_empty() {
+            match ready!(Pin::new(body).poll_frame(cx)).map(|found| found.map(Frame::into_data)) {
+                Some(Ok(Ok(bytes))) => *rest = bytes,
+                Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
+                Some(Err(why)) => return Poll::Ready(Some(Err(why))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let piece = rest.split_to(rest.len().min(PIECE));
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        let held = lock(&self.held);
+        held.as_ref().is_some_and(|held| held.rest.is_empty() && held.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let held = lock(&self.held);
+        let Some(Held { body, rest, .. }) = &*held else { return SizeHint::default() };
+        let (of_body, rest) = (body.size_hint(), rest.len() as u64);
+        let mut hint = SizeHint::default();
+        hint.set_lower(of_body.lower() + rest);
+        of_body.upper().into_iter().for_each(|upper| hint.set_upper(upper + rest));
+        hint
     }
+}
+
+fn lock(held: &Mutex<Option<Held>>) -> MutexGuard<'_, Option<Held>> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What no function is called for: as HTTP says it, and as gRPC does.
@@ -301,6 +373,7 @@ fn code(code: Code) -> StatusCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body_util::BodyExt as _;
 
     /// A call has its place until its answer is written or its caller is gone, and one more is told to try
     /// again, in its own words.
@@ -326,5 +399,24 @@ mod tests {
         );
         assert_eq!(to_bytes(first.into_body(), 10).await.unwrap(), "reply");
         assert_eq!(ask("text/plain").await.status(), StatusCode::OK);
+    }
+
+    /// What is not taken in its time goes with its place; what is taken comes whole.
+    #[tokio::test]
+    async fn a_reply_that_is_not_taken_gives_its_place_back() {
+        let places = Arc::new(Semaphore::new(1));
+        let long = |within| {
+            let place = places.clone().try_acquire_owned().unwrap();
+            Placed::new(Body::from(vec![7; 3 * PIECE + 1]), place, within)
+        };
+        let taken = Body::new(long(Duration::from_secs(3600)));
+        assert_eq!(taken.size_hint().exact(), Some(3 * PIECE as u64 + 1));
+        assert_eq!(to_bytes(taken, usize::MAX).await.unwrap(), vec![7; 3 * PIECE + 1]);
+        assert_eq!(places.available_permits(), 1);
+        let mut left = long(Duration::from_millis(50));
+        let first = left.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!((first.len(), places.available_permits()), (PIECE, 0));
+        drop(places.acquire().await.unwrap());
+        assert!(left.frame().await.unwrap().unwrap_err().to_string().contains("reads no reply"));
     }
 }

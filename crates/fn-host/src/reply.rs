@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use partywall_functions::builder::BuildError;
-use partywall_functions::dispatcher::Outcome;
+use partywall_functions::dispatcher::{MESSAGE, Outcome};
 use partywall_functions::runtime::{self, Finished};
 use partywall_functions::schedule::Refused;
 use tonic::{Code, Status};
@@ -81,13 +81,15 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
             cpu.as_micros(),
             budget.as_micros()
         )),
+        Outcome::Long(bytes) if bytes <= MESSAGE as u64 => Status::internal(format!(
+            "the function's reply has {bytes} bytes, for which there was no room yet, and it must not run again: \
+             it has called a service; its next calls have the room"
+        )),
         Outcome::Long(bytes) => Status::internal(format!(
-            "the function's reply has {bytes} bytes, and a reply has {} at most",
-            partywall_functions::dispatcher::MESSAGE
+            "the function's reply has {bytes} bytes, and a reply has {MESSAGE} at most"
         )),
         Outcome::LongRequest(bytes) => Status::invalid_argument(format!(
-            "the request has {bytes} bytes with the parameters, and may have {} at most",
-            partywall_functions::dispatcher::MESSAGE
+            "the request has {bytes} bytes with the parameters, and may have {MESSAGE} at most"
         )),
         Outcome::Refused(why) => {
             let mut status = Status::resource_exhausted(why.to_string());

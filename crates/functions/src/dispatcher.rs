@@ -332,6 +332,7 @@ impl<T> Dispatcher<T> {
             waits: None,
             answer: None,
             has_called: false,
+            asked: None,
             is_second: false,
             is_queued: false,
             is_flying: false,
@@ -353,11 +354,11 @@ impl<T> Dispatcher<T> {
         }
     }
 
-    /// Gives a function the answer of the service that it has called: 0 or a status code, and bytes. A call
-    /// that does not wait takes none.
+    /// Gives a function the answer to its call of a service, by the number of that ([`Outward::call`]): 0 or
+    /// a status code, and bytes. A call that does not wait for it takes none.
     pub fn answer(&mut self, call: Number, code: u32, bytes: Vec<u8>) {
         let waiting = self.calls.get_mut(call.at());
-        let Some(waiting) = waiting.filter(|found| found.is(call)) else {
+        let Some(waiting) = waiting.filter(|found| found.has_asked(call)) else {
             return;
         };
         if waiting.waits.is_some() && waiting.answer.is_none() {
@@ -368,7 +369,7 @@ impl<T> Dispatcher<T> {
                 (code, bytes)
             });
             waiting.is_queued = true;
-            self.again.push_back(call);
+            self.again.push_back(Number::new(call.at(), waiting.generation));
         }
     }
 
@@ -401,7 +402,7 @@ impl<T> Dispatcher<T> {
         }
         if let Some((at, cell)) = call.waits {
             self.functions[call.function.at()].waiting -= 1;
-            events.push(Event::Unwanted(number));
+            events.extend(call.asked.map(Event::Unwanted));
             let process = &mut self.seats.processes[at];
             process.worker.clean(cell)?;
             process.cells.give(cell);

@@ -93,7 +93,7 @@ pub trait Services: Send {
     /// A function calls a service. This must not wait; the answer comes by [`Answer::give`].
     fn call(&mut self, call: ServiceCall);
 
-    /// The function that has made this call wants no answer any more.
+    /// Nobody wants an answer to this call ([`Answer::call`]) any more.
     fn unwanted(&mut self, call: Number);
 }
 
@@ -127,7 +127,7 @@ pub struct Answer {
 const UNAVAILABLE: u32 = 14;
 
 impl Answer {
-    /// The call that waits for it.
+    /// The number of the service call that it answers; no other one has that.
     pub fn call(&self) -> Number {
         self.call
     }

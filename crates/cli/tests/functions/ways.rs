@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::rig::{Rig, http, me, read};
+use crate::rig::{Rig, http, me, read, text};
 use crate::{SHOUT, says};
 
 /// A policy by which anybody on the network may call, and more of this user's rules.
@@ -279,4 +279,51 @@ fn a_replaced_function_still_calls_services() {
         let first = first.join().unwrap();
         assert_eq!((first.code, first.body.as_str()), (200, "all"));
     });
+}
+
+/// Who goes away while something of it is built has no second build until that has ended.
+#[test]
+fn a_build_has_its_place_until_it_has_ended() {
+    let rig = Rig::new();
+    let _served = rig.serve("state", &[]);
+    let endless = "#[allow(long_running_const_eval)] const N: u64 = { let mut n = 0_u64;\n\
+         while n != u64::MAX { n = n.wrapping_add(1) } n };\n\
+         pub fn handle(_: Request<'_>) -> Reply { Ok(vec![N as u8]) }\n";
+    let (endless, short) = (rig.file("endless.rs", endless), rig.file("f.rs", &says("x")));
+    let mut gone = rig.command(&["deploy", &endless]).spawn().unwrap();
+    let is_refused = || {
+        let out = rig.run(&["deploy", &short], "");
+        let is_refused = out.status.code() == Some(64 + 8);
+        assert!(is_refused || out.status.success(), "{}", text(&out.stderr));
+        is_refused
+    };
+    while !is_refused() {}
+    gone.kill().unwrap();
+    gone.wait().unwrap();
+    // The host has heard of that by then.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(is_refused(), "what is built for nobody still takes a CPU");
+}
+
+/// A change whose caller goes away is made or is not: what is listed can be removed.
+#[test]
+fn a_change_is_whole_whenever_its_caller_goes() {
+    let rig = Rig::new();
+    let _served = rig.serve("state", &[]);
+    rig.deploy("f", &says("x"), &[]);
+    rig.good(&["pull", "f", "--output", "f.pwfn"], "");
+    let rounds = partywall_testkit::trials(100).clamp(30, 100) as u64;
+    for round in 0..rounds {
+        rig.good(&["push", "f.pwfn"], "");
+        let mut gone = rig.command(&["rm", "f"]).spawn().unwrap();
+        // Before it is asked for, within the commit, and behind it.
+        std::thread::sleep(Duration::from_micros(40_000 * round / rounds));
+        gone.kill().unwrap();
+        gone.wait().unwrap();
+        let out = rig.run(&["rm", "f"], "");
+        // It was removed before, or is now.
+        assert!([0, 69].contains(&out.status.code().unwrap()), "{}", text(&out.stderr));
+        let listed = rig.good(&["ls"], "");
+        assert_eq!(listed.lines().count(), 1, "round {round}: {listed}");
+    }
 }

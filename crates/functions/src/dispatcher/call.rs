@@ -37,6 +37,11 @@ impl<T> Call<T> {
     pub(super) fn is(&self, number: Number) -> bool {
         self.generation == number.generation
     }
+
+    /// Whether this is the number of the last call of a service that it has made, and none of one before.
+    pub(super) fn has_asked(&self, number: Number) -> bool {
+        self.asked == Some(number)
+    }
 }
 
 /// A call that is over.
@@ -57,7 +62,8 @@ pub struct Done<T> {
 /// A function's call to a service.
 #[derive(Debug)]
 pub struct Outward {
-    /// The call that waits for the answer.
+    /// Its own number, which no other one has: a call that begins again asks anew, and an answer to what it
+    /// has asked before is nobody's.
     pub call: Number,
     /// The function that calls.
     pub function: Id,
@@ -80,7 +86,7 @@ pub enum Event<T> {
     Done(Done<T>),
     /// A function calls a service.
     Outward(Outward),
-    /// The call that has called a service wants no answer any more.
+    /// Nobody wants the answer to this call of a service any more.
     Unwanted(Number),
 }
 
@@ -96,6 +102,8 @@ pub(super) struct Call<T> {
     /// The service's answer, which it has not been given yet.
     pub(super) answer: Option<(u32, Vec<u8>)>,
     pub(super) has_called: bool,
+    /// The number of its last call of a service.
+    pub(super) asked: Option<Number>,
     /// It has begun again because its worker has ended.
     pub(super) is_second: bool,
     /// It is among those that are to be submitted again.

@@ -78,9 +78,11 @@ impl<T> Dispatcher<T> {
             if function.waiting < most {
                 function.waiting += 1;
                 let message = process.worker.read(output.at, bytes + rest + body);
-                (call.waits, call.has_called) = (Some((at, cell)), true);
+                self.generation = self.generation.wrapping_add(1);
+                let asked = Number::new(number.at(), self.generation);
+                (call.waits, call.has_called, call.asked) = (Some((at, cell)), true, Some(asked));
                 let outward = Outward {
-                    call: number,
+                    call: asked,
                     function: call.function,
                     owner: function.owner,
                     deadline_ns: call.deadline_ns,
@@ -109,16 +111,16 @@ impl<T> Dispatcher<T> {
                 function.heavy = true;
                 true
             }
-            End::Room if !call.has_called && completion.detail <= MESSAGE as u64 => {
+            End::Room if completion.detail <= MESSAGE as u64 => {
                 let wanted = completion.detail as usize + partywall_fn::cell::LOG_BYTES;
-                let is_more = function.room < wanted;
+                // Calls that were submitted at the same time have all had the room of before.
                 function.room = wanted.max(function.room);
-                is_more
+                function.idempotent || !call.has_called
             }
             _ => false,
         };
         if again && call.over.is_none() {
-            call.is_queued = true;
+            (call.has_called, call.is_queued) = (false, true);
             self.again.push_front(number);
             return Ok(());
         }

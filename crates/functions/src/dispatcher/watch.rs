@@ -302,7 +302,7 @@ impl<T> Dispatcher<T> {
         call.is_flying = false;
         if call.waits.take().is_some() {
             function.waiting -= 1;
-            events.push(Event::Unwanted(number));
+            events.extend(call.asked.map(Event::Unwanted));
         }
         if let Some(over) = call.over.take() {
             if over.is_strike() {

@@ -21,6 +21,48 @@ fn calls_of_every_size_are_answered() {
     assert_eq!(refused.outcome, Outcome::LongRequest((8 << 20) + 1));
 }
 
+/// Calls that are submitted together find out together that their replies have no room.
+#[test]
+fn replies_that_are_longer_all_at_once_have_room() {
+    let mut rig = Rig::new(1);
+    let upper = rig.register(UPPER, |_| ());
+    let long = vec![b'a'; 10_000];
+    for _ in 0..8 {
+        rig.call(upper, &long);
+    }
+    for _ in 0..8 {
+        let outcome = rig.done().outcome;
+        assert!(outcome == reply(&"A".repeat(10_000)), "{:.100?}", format!("{outcome:?}"));
+    }
+}
+
+/// What has called a service cannot run again for its reply's room, unless it is idempotent; its next call
+/// has the room.
+#[test]
+fn long_replies_of_functions_that_call_services_have_room() {
+    let mut rig = Rig::new(1);
+    let asks = "pub fn handle(_: Request<'_>) -> Reply {\n\
+                partywall_fn::service::call(\"a\", \"/b/c\", &[])?; Ok(vec![b'x'; 300_000]) }";
+    let once = rig.register(asks, |_| ());
+    let again = rig.register(asks, |registration| registration.idempotent = true);
+    let long = reply(&"x".repeat(300_000));
+    for (id, asked, outcome) in [
+        (once, 1, Outcome::Long(300_000)),
+        (once, 1, long.clone()),
+        (again, 2, long.clone()),
+        (again, 1, long.clone()),
+    ] {
+        let token = rig.call(id, b"");
+        for _ in 0..asked {
+            let Event::Outward(outward) = rig.event() else { panic!("it does not ask") };
+            rig.dispatcher.answer(outward.call, 0, Vec::new());
+        }
+        let done = rig.done();
+        let is_it = (done.token, &done.outcome) == (token, &outcome);
+        assert!(is_it, "{:.100?}", format!("{:?}", done.outcome));
+    }
+}
+
 /// What needs more than a light function has is run again with more, and is an error beyond that.
 #[test]
 fn functions_that_need_more_memory_have_it() {
@@ -209,6 +251,10 @@ fn row_53_calls_of_a_worker_that_is_killed_run_again_or_are_lost_once() {
                 Event::Done(done) => seen.push((done.token, done.outcome)),
                 Event::Outward(outward) => {
                     asked += 1;
+                    // What comes for the first run's call is no answer to the second one's.
+                    for call in &calls {
+                        rig.dispatcher.answer(*call, 0, b"of before".to_vec());
+                    }
                     rig.dispatcher.answer(outward.call, 0, b"late".to_vec());
                 }
                 Event::Unwanted(call) => panic!("{call:?}"),

@@ -6,6 +6,7 @@
 //!   panic at any point: INTERNAL, the connection goes on
 //!   reset by the caller, or its death: the handler or the body is dropped
 //! too many connections, or one that says nothing: module `connections`
+//! one that reads nothing: module `unread`
 //! a connection has its age: its caller is told to send no more calls, and it ends with its last
 //! stop: no more connections, each is told to send no more calls, and ends with its last
 //! ```
@@ -20,6 +21,7 @@ mod connections;
 mod incoming;
 mod listener;
 mod settings;
+mod unread;
 
 pub(crate) use connection::serve as serve_connection;
 pub(crate) use connections::Connection;

@@ -56,7 +56,7 @@ pub(crate) async fn serve<I>(
         answer(&*service, request, calls.begin())
     });
     let http = options.http2.builder(options.bounds.calls_per_link as u32);
-    let io = TokioIo::new(Heard::new(io, Arc::clone(&row)));
+    let io = TokioIo::new(options.http2.timed(Heard::new(io, Arc::clone(&row))));
     let mut connection = pin!(http.serve_connection(io, service));
     let (look, grace) = tokio::select! {
         // What has come counts before the time that it took.

@@ -7,6 +7,7 @@ use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 
+use super::unread::Timed;
 use crate::server::Server;
 use crate::wire;
 
@@ -27,6 +28,7 @@ pub(crate) struct Settings {
     tcp_keepalive: Option<Duration>,
     tcp_keepalive_interval: Option<Duration>,
     tcp_keepalive_retries: Option<u32>,
+    write_timeout: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -47,6 +49,7 @@ impl Default for Settings {
             tcp_keepalive: None,
             tcp_keepalive_interval: None,
             tcp_keepalive_retries: None,
+            write_timeout: None,
         }
     }
 }
@@ -81,6 +84,11 @@ impl Settings {
             http2.max_local_error_reset_streams(most);
         }
         builder
+    }
+
+    /// The stream of a connection, with the time that its writes have.
+    pub(super) fn timed<S: Unpin>(&self, stream: S) -> Timed<S> {
+        Timed::new(stream, self.write_timeout)
     }
 
     /// The connections of a listener.
@@ -175,6 +183,15 @@ impl<L> Server<L> {
     #[must_use]
     pub fn max_frame_size(mut self, bytes: impl Into<Option<u32>>) -> Self {
         self.options.http2.frame = bytes.into();
+        self
+    }
+
+    /// How long all that is to be written to a connection may wait for its reader before the connection is
+    /// closed: for ever unless set. A caller that reads little by little has no more time, so this is for
+    /// servers whose answers are short.
+    #[must_use]
+    pub fn write_timeout(mut self, time: Option<Duration>) -> Self {
+        self.options.http2.write_timeout = time;
         self
     }
 
