@@ -103,10 +103,11 @@ impl<T> Dispatcher<T> {
                 true
             }
             End::Room if !call.has_called && completion.detail <= MESSAGE as u64 => {
+                // More than this submission had, which is all that the function had when it was made: what
+                // has completed since may have raised that.
                 let wanted = completion.detail as usize + partywall_fn::cell::LOG_BYTES;
-                let is_more = function.room < wanted;
                 function.room = wanted.max(function.room);
-                is_more
+                (output.bytes as usize) < wanted
             }
             _ => false,
         };

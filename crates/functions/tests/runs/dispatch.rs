@@ -21,6 +21,20 @@ fn calls_of_every_size_are_answered() {
     assert_eq!(refused.outcome, Outcome::LongRequest((8 << 20) + 1));
 }
 
+/// Each of several calls finds too little room for its reply, before any has made more for those behind it.
+#[test]
+fn replies_that_find_no_room_at_once_are_all_answered() {
+    let mut rig = Rig::new(1);
+    let upper = rig.register(UPPER, |_| ());
+    let lengths = [100_000, 100_000, 90_000, 110_000, 100];
+    let calls = lengths.map(|bytes| (rig.call(upper, &vec![b'a'; bytes]), bytes));
+    for _ in calls {
+        let done = rig.done();
+        let (_, bytes) = calls.iter().find(|(token, _)| *token == done.token).unwrap();
+        assert_eq!(done.outcome, reply(&"A".repeat(*bytes)), "{bytes}");
+    }
+}
+
 /// What needs more than a light function has is run again with more, and is an error beyond that.
 #[test]
 fn functions_that_need_more_memory_have_it() {
