@@ -60,6 +60,16 @@ fn functions_that_need_more_memory_have_it() {
     assert_eq!(rig.outcome(large, b"1000"), reply("7000"));
     assert_eq!(rig.outcome(large, b"3000000"), reply("21000000"));
     assert_eq!(rig.outcome(large, b"30000000"), Outcome::Memory);
+    let asks = rig.register(
+        "pub fn handle(r: Request<'_>) -> Reply {\n\
+         let n: usize = r.text()?.parse().map_err(|_| Error::invalid(\"no number\"))?;\n\
+         let mut bytes = Vec::<u8>::new();\n\
+         Ok(bytes.try_reserve_exact(n).is_ok().to_string().into_bytes()) }",
+        |_| (),
+    );
+    assert_eq!(rig.outcome(asks, b"1000"), reply("true"));
+    assert_eq!(rig.outcome(asks, b"3000000"), reply("true"), "as much as any function may have");
+    assert_eq!(rig.outcome(asks, b"30000000"), reply("false"));
 }
 
 #[test]
