@@ -10,6 +10,9 @@
 //! have the new one, and those that have begun go on with theirs. Changes of what is deployed come one after
 //! the other; builds go on beside them, one of each owner and as many as there are CPUs in all.
 //!
+//! A caller may go away at any moment. A change that has begun is made all the same, on disk and for those
+//! who call; a build goes on, and counts as its owner's until it has ended, but nothing comes of it.
+//!
 //! When the host dies, what was committed is there for the next one; calls are not, nor are log lines.
 //!
 //! Who may not see a function is told that there is none.
@@ -130,7 +133,7 @@ pub struct Host {
     changes: tokio::sync::Mutex<()>,
     builder: Result<Builder, String>,
     compiler: String,
-    builds: Semaphore,
+    builds: Arc<Semaphore>,
     /// Owners for whom something is built.
     building: Mutex<HashSet<String>>,
     logs: Logs,
@@ -171,7 +174,7 @@ impl Host {
             changes: tokio::sync::Mutex::default(),
             builder,
             compiler,
-            builds: Semaphore::new(cpus),
+            builds: Arc::new(Semaphore::new(cpus)),
             building: Mutex::default(),
             logs: Logs::default(),
         }))
@@ -412,16 +415,19 @@ impl Host {
             parameters,
             secrets,
         };
-        let (owner, room, of_name) = (rules.owner.clone(), rules.room, name.clone());
-        let _one = self.changes.lock().await;
-        let host = self.clone();
-        let record = blocking(move || {
-            let bytes = image.to_bytes();
-            host.registry.deploy((&of_name, &owner), deployed, &bytes, room).map_err(of_registry)
-        })
-        .await?;
-        self.publish(&name, record.clone()).await;
-        Ok((record, tries))
+        let (owner, room, host) = (rules.owner.clone(), rules.room, self.clone());
+        let changed = whole(async move {
+            let _one = host.changes.lock().await;
+            let (of_host, of_name) = (host.clone(), name.clone());
+            let record = blocking(move || {
+                let (bytes, whose) = (image.to_bytes(), (&*of_name, &*owner));
+                of_host.registry.deploy(whose, deployed, &bytes, room).map_err(of_registry)
+            })
+            .await?;
+            host.publish(&name, record.clone()).await;
+            Ok(record)
+        });
+        Ok((changed.await?, tries))
     }
 
     /// From here on calls have the current version of this record. The one before is registered until its
@@ -454,10 +460,12 @@ impl Host {
                  when it is done"
             )));
         }
-        let _building = Building { host: self, owner };
-        let _permit = self.builds.acquire().await.map_err(|e| Status::internal(e.to_string()))?;
+        let building = Building { host: self.clone(), owner: owner.to_owned() };
+        let permit = self.builds.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| Status::internal(error.to_string()))?;
         let (host, name) = (self.clone(), name.to_owned());
         blocking(move || {
+            let _until_it_has_ended = (building, permit);
             let Ok(builder) = &host.builder else {
                 return Err(Status::internal("there is no builder any more"));
             };
@@ -495,14 +503,17 @@ impl Host {
         name: &str,
         version: u32,
     ) -> Result<Record, Status> {
-        let _one = self.changes.lock().await;
-        self.own(caller, name)?;
-        let (host, of_name) = (self.clone(), name.to_owned());
-        let record =
-            blocking(move || host.registry.roll_back(&of_name, version).map_err(of_registry))
-                .await?;
-        self.publish(name, record.clone()).await;
-        Ok(record)
+        let (host, caller, name) = (self.clone(), caller.clone(), name.to_owned());
+        whole(async move {
+            let _one = host.changes.lock().await;
+            host.own(&caller, &name)?;
+            let (of_host, of_name) = (host.clone(), name.clone());
+            let back = move || of_host.registry.roll_back(&of_name, version).map_err(of_registry);
+            let record = blocking(back).await?;
+            host.publish(&name, record.clone()).await;
+            Ok(record)
+        })
+        .await
     }
 
     /// Removes a function with all its versions. Calls that have begun go on.
@@ -510,13 +521,17 @@ impl Host {
     /// # Errors
     /// NOT_FOUND, PERMISSION_DENIED.
     pub async fn remove(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<(), Status> {
-        let _one = self.changes.lock().await;
-        self.own(caller, name)?;
-        let (host, of_name) = (self.clone(), name.to_owned());
-        blocking(move || host.registry.remove(&of_name).map_err(of_registry)).await?;
-        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        functions.remove(name);
-        Ok(())
+        let (host, caller, name) = (self.clone(), caller.clone(), name.to_owned());
+        whole(async move {
+            let _one = host.changes.lock().await;
+            host.own(&caller, &name)?;
+            let (of_host, of_name) = (host.clone(), name.clone());
+            blocking(move || of_host.registry.remove(&of_name).map_err(of_registry)).await?;
+            let mut functions = host.functions.write().unwrap_or_else(PoisonError::into_inner);
+            functions.remove(&name);
+            Ok(())
+        })
+        .await
     }
 
     /// Bans a function, or lets it be called again.
@@ -529,19 +544,24 @@ impl Host {
         name: &str,
         is_banned: bool,
     ) -> Result<(), Status> {
-        let _one = self.changes.lock().await;
-        let live = self.rules((caller, Right::Ban), name, |_, live| live.clone())?;
-        let (host, of_name) = (self.clone(), name.to_owned());
-        blocking(move || host.registry.ban(&of_name, is_banned).map_err(of_registry)).await?;
-        let mut record = live.record.clone();
-        record.is_banned = is_banned;
-        let same = Live { record, callee: live.callee.clone() };
-        let callee = self.callee(name, &live).await?;
-        let host = self.clone();
-        blocking(move || host.runtime.ban(callee.id(), is_banned).map_err(ended)).await?;
-        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        functions.insert(name.to_owned(), Arc::new(same));
-        Ok(())
+        let (host, caller, name) = (self.clone(), caller.clone(), name.to_owned());
+        whole(async move {
+            let _one = host.changes.lock().await;
+            let live = host.rules((&caller, Right::Ban), &name, |_, live| live.clone())?;
+            let (of_host, of_name) = (host.clone(), name.clone());
+            let ban = move || of_host.registry.ban(&of_name, is_banned).map_err(of_registry);
+            blocking(ban).await?;
+            let mut record = live.record.clone();
+            record.is_banned = is_banned;
+            let same = Live { record, callee: live.callee.clone() };
+            let callee = host.callee(&name, &live).await?;
+            let of_host = host.clone();
+            blocking(move || of_host.runtime.ban(callee.id(), is_banned).map_err(ended)).await?;
+            let mut functions = host.functions.write().unwrap_or_else(PoisonError::into_inner);
+            functions.insert(name, Arc::new(same));
+            Ok(())
+        })
+        .await
     }
 
     /// Loads a function's image before it is called.
@@ -638,15 +658,23 @@ impl Drop for CancelWhenDropped {
 }
 
 /// An owner has something built.
-struct Building<'h> {
-    host: &'h Host,
-    owner: &'h str,
+struct Building {
+    host: Arc<Host>,
+    owner: String,
 }
 
-impl Drop for Building<'_> {
+impl Drop for Building {
     fn drop(&mut self) {
-        lock(&self.host.building).remove(self.owner);
+        lock(&self.host.building).remove(&self.owner);
     }
+}
+
+/// Makes a change to its end, whether its caller waits for it or has gone.
+async fn whole<R: Send + 'static>(
+    change: impl Future<Output = Result<R, Status>> + Send + 'static,
+) -> Result<R, Status> {
+    let done = tokio::spawn(change).await;
+    done.map_err(|error| Status::internal(format!("a task of the function host: {error}")))?
 }
 
 fn live(record: Record) -> Live {

@@ -1,5 +1,6 @@
 //! `partywall fn` as processes: hosts, and commands that ask them.
 
+mod gone;
 mod hostile;
 mod rig;
 mod ways;
