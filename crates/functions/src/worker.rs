@@ -306,6 +306,8 @@ impl Worker {
         let Header { status, code, reply, log_bytes, log_lost, wanted, .. } =
             unsafe { *header(cell) };
         let end = match (how, status) {
+            // It has been refused what it may have in a cell of its own, whatever it has made of that.
+            (enter::RETURNED, _) if submission.cell == 0 && wanted != 0 => End::Memory,
             (enter::RETURNED, status::REPLY) => End::Reply,
             (enter::RETURNED, status::ERROR) => End::Error,
             (enter::LEFT, status::MEMORY) => End::Memory,

@@ -115,7 +115,7 @@ impl<T> Dispatcher<T> {
                 let wanted = completion.detail as usize + partywall_fn::cell::LOG_BYTES;
                 // Calls that were submitted at the same time have all had the room of before.
                 function.room = wanted.max(function.room);
-                function.idempotent || !call.has_called
+                (output.bytes as usize) < wanted && (function.idempotent || !call.has_called)
             }
             _ => false,
         };

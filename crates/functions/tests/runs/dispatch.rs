@@ -26,13 +26,13 @@ fn calls_of_every_size_are_answered() {
 fn replies_that_are_longer_all_at_once_have_room() {
     let mut rig = Rig::new(1);
     let upper = rig.register(UPPER, |_| ());
-    let long = vec![b'a'; 10_000];
-    for _ in 0..8 {
-        rig.call(upper, &long);
-    }
-    for _ in 0..8 {
-        let outcome = rig.done().outcome;
-        assert!(outcome == reply(&"A".repeat(10_000)), "{:.100?}", format!("{outcome:?}"));
+    let lengths = [10_000, 10_000, 9_000, 110_000, 100, 10_000, 120_000, 10_000];
+    let calls = lengths.map(|bytes| (rig.call(upper, &vec![b'a'; bytes]), bytes));
+    for _ in calls {
+        let done = rig.done();
+        let (_, bytes) = calls.iter().find(|(token, _)| *token == done.token).unwrap();
+        let is_it = done.outcome == reply(&"A".repeat(*bytes));
+        assert!(is_it, "{bytes}: {:.100?}", format!("{:?}", done.outcome));
     }
 }
 
@@ -88,6 +88,16 @@ fn functions_that_need_more_memory_have_it() {
     assert_eq!(rig.outcome(large, b"1000"), reply("7000"));
     assert_eq!(rig.outcome(large, b"3000000"), reply("21000000"));
     assert_eq!(rig.outcome(large, b"30000000"), Outcome::Memory);
+    let asks = rig.register(
+        "pub fn handle(r: Request<'_>) -> Reply {\n\
+         let n: usize = r.text()?.parse().map_err(|_| Error::invalid(\"no number\"))?;\n\
+         let mut bytes = Vec::<u8>::new();\n\
+         Ok(bytes.try_reserve_exact(n).is_ok().to_string().into_bytes()) }",
+        |_| (),
+    );
+    assert_eq!(rig.outcome(asks, b"1000"), reply("true"));
+    assert_eq!(rig.outcome(asks, b"3000000"), reply("true"), "as much as any function may have");
+    assert_eq!(rig.outcome(asks, b"30000000"), reply("false"));
 }
 
 #[test]
