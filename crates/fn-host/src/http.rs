@@ -23,8 +23,8 @@
 //!
 //! Nobody vouches for who connects. No connection has more than an eighth of the places. There are [`BODY`]
 //! for a body and [`LONGEST`] bytes of it, and 30 s for a head over HTTP/1.1. Connections are as many as
-//! [`partywall::Server`] takes; one without a call goes for a new one. A caller that closes its connection, or
-//! resets its stream, ends its call.
+//! [`partywall::Server`] takes; one without a call goes for a new one. A caller that closes its connection,
+//! or resets its stream, ends its call.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
