@@ -548,7 +548,10 @@ fn shut(job: &Job, user: u32) -> Result<(), SandboxError> {
     // The one thread that there is.
     step("the commands' user", set_thread_res_gid(gid, gid, gid))?;
     let limit = |resource, most: u64| {
-        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        // No more than the builder has itself, which nobody here may raise.
+        let own = rustix::process::getrlimit(resource).maximum;
+        let most = Some(own.map_or(most, |own| own.min(most)));
+        let limit = Rlimit { current: most, maximum: most };
         step("its limits", rustix::process::setrlimit(resource, limit))
     };
     let Limits { time, memory, file, processes, .. } = job.limits;
