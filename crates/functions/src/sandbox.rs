@@ -15,7 +15,7 @@
 //! | root | all files but the toolchain (read-only) and `/build`, [`Limits::files`] bytes that go with it |
 //! | Landlock | as the root does, for the case that a mount goes wrong |
 //! | filter | new namespaces, mounts, tracing, io_uring, keys, bpf: all that no compiler calls |
-//! | limits | memory, CPU time, length of files, number of processes; the builder's clock |
+//! | limits | memory, CPU time, length of files, number of processes, the lowest priority; the builder's clock |
 //!
 //! The kernel counts no processes of the host's root, who is another user inside. Where a container's user is
 //! the host's root by another number, only the clock ends too many of them (setrlimit(2), RLIMIT_NPROC).
@@ -548,7 +548,10 @@ fn shut(job: &Job, user: u32) -> Result<(), SandboxError> {
     // The one thread that there is.
     step("the commands' user", set_thread_res_gid(gid, gid, gid))?;
     let limit = |resource, most: u64| {
-        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        // No more than the builder has itself, which nobody here may raise.
+        let own = rustix::process::getrlimit(resource).maximum;
+        let most = Some(own.map_or(most, |own| own.min(most)));
+        let limit = Rlimit { current: most, maximum: most };
         step("its limits", rustix::process::setrlimit(resource, limit))
     };
     let Limits { time, memory, file, processes, .. } = job.limits;
@@ -559,6 +562,8 @@ fn shut(job: &Job, user: u32) -> Result<(), SandboxError> {
     limit(Resource::Nofile, 256)?;
     limit(Resource::Memlock, 0)?;
     limit(Resource::Nproc, processes)?;
+    // What runs for callers comes first.
+    step("its priority", rustix::process::nice(19))?;
     for number in 0..64 {
         if let Some(capability) = CapabilitySet::from_bits(1 << number) {
             // What the kernel does not know, nobody has.

@@ -18,6 +18,7 @@ use partywall_functions::runtime;
 use partywall_shm::socket::variable;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::coordinator::{raise_descriptor_limit, survive_limits_of_files};
 use crate::socket::Socket;
 
 /// The name that a host serves, unless another one is given.
@@ -130,6 +131,7 @@ struct Places {
 
 impl Serve {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn Error>> {
+        raise_descriptor_limit();
         let places = self.places(&allowed()?)?;
         let directory = self.directory()?;
         let policy = self.read_policy()?;
@@ -161,6 +163,9 @@ impl Serve {
             let mut interrupt = signal(SignalKind::interrupt())?;
             let mut terminate = signal(SignalKind::terminate())?;
             let mut hang_up = signal(SignalKind::hangup())?;
+            survive_limits_of_files()?;
+            // Whoever has started this may have it ignored, and then no end of a process can be waited for.
+            let _children = signal(SignalKind::child())?;
             let host = Host::start(settings)?;
             let bound = self.bind(&host).await?;
             let listening = self.listen(&host).await?;

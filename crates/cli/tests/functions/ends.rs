@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::rig::{Rig, Served, http, me};
@@ -171,6 +170,18 @@ fn functions_meet_as_the_policy_says_and_as_it_says_again() {
     }
 }
 
+const PKEY_ALLOC: i64 = 330;
+const FALLOCATE: i64 = 285;
+
+/// From here on the kernel refuses a system call of this thread and of what it starts.
+fn refuse(call: i64, why: rustix::io::Errno) {
+    let refused = SeccompAction::Errno(why.raw_os_error() as u32);
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let calls = [(call, Vec::new())].into();
+    let filter = SeccompFilter::new(calls, SeccompAction::Allow, refused, arch).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
 /// Where the kernel gives no protection keys, a host says so; one that is to have them does not start.
 #[test]
 fn a_host_says_what_isolation_is_in_force_or_why_it_does_not_start() {
@@ -193,12 +204,7 @@ fn a_host_says_what_isolation_is_in_force_or_why_it_does_not_start() {
         served.stop();
     }
     let without_keys = || {
-        // Of this thread and of what it starts.
-        let refused = SeccompAction::Errno(rustix::io::Errno::NOSPC.raw_os_error() as u32);
-        let pkey_alloc = [(330, Vec::new())].into();
-        let arch = std::env::consts::ARCH.try_into().unwrap();
-        let filter = SeccompFilter::new(pkey_alloc, SeccompAction::Allow, refused, arch).unwrap();
-        seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+        refuse(PKEY_ALLOC, rustix::io::Errno::NOSPC);
         let served = rig.serve("state", &[]);
         let said = line(&served);
         served.stop();
@@ -211,20 +217,23 @@ fn a_host_says_what_isolation_is_in_force_or_why_it_does_not_start() {
     assert!(!why.is_empty() && refused.1.contains(why), "{why}: {}", refused.1);
 }
 
-/// A host whose dispatcher cannot go on, here since nobody tells it how a worker has ended.
+/// A host whose dispatcher cannot go on, here since the kernel cleans no cell.
 #[test]
 fn a_host_ends_with_the_reason_when_its_dispatcher_has_ended() {
     let rig = Rig::new();
     let before = rig.serve("state", &[]);
+    let large = "pub fn handle(_: Request<'_>) -> Reply { Ok(vec![1; 4 << 20].split_off(4 << 20)) }\n";
     rig.deploy("shout", SHOUT, &[]);
+    rig.deploy("large", large, &[]);
     before.stop();
-    let served = rig.serve_without("CHLD", "state");
-    assert_eq!(rig.good(&["invoke", "shout"], "on"), "ON");
-    for worker in served.children() {
-        kill_process(worker, Signal::KILL).unwrap();
-    }
-    assert_ne!(rig.bad(&["invoke", "shout"], "x").0, 0);
-    let (status, said) = served.ended();
+    let ends = || {
+        refuse(FALLOCATE, rustix::io::Errno::IO);
+        let served = rig.serve("state", &[]);
+        assert_eq!(rig.good(&["invoke", "shout"], "on"), "ON");
+        assert_ne!(rig.bad(&["invoke", "large"], "").0, 0);
+        served.ended()
+    };
+    let (status, said) = std::thread::scope(|scope| scope.spawn(ends).join().unwrap());
     assert_eq!(status, 1, "{said}");
-    assert!(said.contains("the dispatcher of functions has ended: No child process"), "{said}");
+    assert!(said.contains("the dispatcher of functions has ended: Input/output error"), "{said}");
 }

@@ -240,6 +240,25 @@ fn a_host_says_what_is_wrong_with_where_it_is_to_be() {
     assert!(nowhere.1.contains("no coordinator at"), "{nowhere:?}");
 }
 
+/// Few descriptors, and a parent that has the ends of children ignored: a host builds all the same, uses what
+/// descriptors it may have, and has another worker for one that was killed.
+#[test]
+fn a_host_outlives_what_its_parent_has_left_it() {
+    let rig = Rig::new();
+    let served = rig.serve_after("trap '' CHLD; ulimit -S -n 100; ulimit -H -n 200", "state");
+    assert!(!served.said.iter().any(|line| line.contains("only signed")), "{:?}", served.said);
+    let limits = served.proc("limits");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().nth(3), Some("200"), "{files}");
+    rig.deploy("shout", SHOUT, &[]);
+    for _ in 0..3 {
+        assert_eq!(rig.good(&["invoke", "shout"], "one"), "ONE");
+        assert!(served.kill_workers() > 0);
+    }
+    assert_eq!(rig.good(&["invoke", "shout"], "last"), "LAST");
+    assert_eq!(served.stop(), 0);
+}
+
 /// A host whose disk is full, for which a limit of its files' length stands in: what is deployed is called, a
 /// deployment says why it is refused, and the next one that has room is there.
 #[test]
@@ -262,7 +281,7 @@ fn a_host_goes_on_while_its_disk_is_full() {
     rig.serve("two", &[]).stop();
     std::fs::create_dir(rig.path("two/trusted")).unwrap();
     std::fs::copy(rig.path("one/builder.pub"), rig.path("two/trusted/one.pub")).unwrap();
-    let served = rig.serve_without("XFSZ", "two");
+    let served = rig.serve("two", &[]);
     rig.good(&["push", "shout.pwfn"], "");
     assert_eq!(rig.good(&["invoke", "shout"], "before"), "BEFORE");
     served.limit_files(Some(std::fs::metadata(rig.path("two/registry.redb")).unwrap().len()));

@@ -78,12 +78,11 @@ impl Rig {
         Served::start(self.command(&["serve", "--directory", state]).args(arguments))
     }
 
-    /// One that ignores a signal: for XFSZ a file that is longer than its limit is an error, for CHLD the
-    /// kernel keeps no child that has ended.
-    pub fn serve_without(&self, signal: &str, state: &str) -> Served {
+    /// One that a shell starts which has done this before.
+    pub fn serve_after(&self, before: &str, state: &str) -> Served {
         let own = self.command(&["serve", "--directory", state]);
-        let mut command = Command::new("env");
-        command.arg(format!("--ignore-signal={signal}"));
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{before}; exec \"$0\" \"$@\"")]);
         command.arg(own.get_program()).args(own.get_args()).current_dir(self.dir.path());
         command.env("PARTYWALL_SOCKET", &self.host.socket);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -142,6 +141,29 @@ impl Served {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+
+    /// What the kernel says of it: a file in its directory of /proc.
+    pub fn proc(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap()
+    }
+
+    /// Kills its workers; how many there were.
+    pub fn kill_workers(&self) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let children = tasks.flat_map(|task| {
+            let children = std::fs::read_to_string(task.unwrap().path().join("children")).unwrap();
+            children.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>()
+        });
+        let is_worker = |pid: &i32| {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+            line.is_ok_and(|line| line.contains("partywall-worker"))
+        };
+        let workers: Vec<_> = children.filter(is_worker).collect();
+        for pid in &workers {
+            kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL).unwrap();
+        }
+        workers.len()
     }
 
     /// Limits the length of its files.

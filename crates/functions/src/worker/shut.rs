@@ -23,6 +23,7 @@ use landlock::{ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _};
 use partywall_abi::function::{Ring, begun};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -306,6 +307,9 @@ fn shut() -> io::Result<()> {
             "the kernel has no Landlock; start it with `lsm=landlock,..`",
         ));
     }
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    rustix::thread::set_capabilities(None, none)?;
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     for resource in [Resource::Core, Resource::Nofile, Resource::Memlock] {
         rustix::process::setrlimit(resource, none)?;
