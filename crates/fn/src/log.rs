@@ -1,7 +1,7 @@
 //! Lines of a function's log, which `partywall fn logs` shows with the number of the call.
 //!
-//! A line is written into the call's own memory. A call has [`crate::cell::LOG_BYTES`] for its lines. What finds
-//! no room is left out, and a last line says of how many lines that was all or a part.
+//! A line is written into the call's own memory. A call has [`crate::cell::LOG_BYTES`] for its lines. What
+//! finds no room is left out, and a last line says of how many lines that was all or a part.
 
 #[doc(hidden)]
 pub fn write(line: core::fmt::Arguments<'_>) {

@@ -135,7 +135,8 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
-    /// Puts bytes behind those that are there, and says whether all had room; without bounds that could fail, whose texts take room.
+    /// Puts bytes behind those that are there, and says whether all had room; without bounds that could
+    /// fail, whose texts take room.
     #[inline(never)]
     fn put(&mut self, bytes: &[u8]) -> bool {
         let room = self.to.get_mut(self.length..).unwrap_or_default();

@@ -13,7 +13,8 @@ use crate::{Code, Error};
 ///
 /// # Errors
 /// The status of the call: PERMISSION_DENIED where the function's owner may not call it, UNAVAILABLE where
-/// nobody serves it, RESOURCE_EXHAUSTED where the answer finds no room in memory, or what the service has answered.
+/// nobody serves it, RESOURCE_EXHAUSTED where the answer finds no room in memory, or what the service has
+/// answered.
 pub fn call(service: &str, method: &str, request: &[u8]) -> Result<Vec<u8>, Error> {
     let (code, reply) = crate::rt::call(service, method, request);
     match code {
