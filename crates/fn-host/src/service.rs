@@ -1,6 +1,6 @@
 //! The host over gRPC: the service [`Functions`].
 //!
-//! Who calls is [`partywall::Peer`], by the kernel's word; who has none comes over HTTP/2 and is `network`, and
+//! Who calls is [`partywall::Peer`], by the kernel's word; who has none comes over HTTP/2, is `network`, and
 //! has `Invoke` alone.
 
 use std::collections::{BTreeMap, HashMap};
