@@ -155,7 +155,7 @@ fn functions_meet_as_the_policy_says_and_as_it_says_again() {
     // One process is there for all that share with all.
     for (share, processes) in [("function", 3), ("owner", 2), ("all", 1)] {
         rig.file("policy.toml", &policy(share));
-        served.signal(Signal::HUP);
+        served.signal(rustix::process::Signal::HUP);
         let until = Instant::now() + Duration::from_secs(10);
         let has = |name: &str| {
             assert_eq!(rig.good(&["invoke", name], ""), name);
