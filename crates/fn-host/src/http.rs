@@ -5,7 +5,7 @@
 //! | 200 and the reply | the function has replied |
 //! | the code of its status, and its text | the function has answered with an error, or there was no reply |
 //! | 404 | there is no such function, or `network` may not call it |
-//! | 405, 411 to 413, 431 | not POST; no length or body that can be read; too long |
+//! | 400, 405, 408, 413, 414, 431 | no HTTP; not POST; no body in time; too long |
 //! | 429 with `retry-after` | the function's owner is beyond its limits |
 //! | 503 | too many connections, or the host ends |
 //!
@@ -13,19 +13,22 @@
 //! the code of the status where it is not OK. The header `partywall-timeout-ms` of a request is its deadline.
 //!
 //! Nobody vouches for who connects. There are at most [`CONNECTIONS`] connections, [`HEAD`] for a head to
-//! come, [`BODY`] for a body, and [`LONGEST`] bytes of it. A caller that closes its connection ends its call.
+//! come, [`BODY`] for a body, and [`LONGEST`] bytes of it. Of one that is longer, [`UNWANTED`] bytes more are
+//! read for nobody, for many a caller does not look for an answer before it has sent all. A caller that closes
+//! its connection ends its call.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody};
 use axum::extract::{Path, Request, State};
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{ALLOW, CONTENT_TYPE, EXPECT, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -45,6 +48,10 @@ pub const HEAD: Duration = Duration::from_secs(30);
 pub const BODY: Duration = Duration::from_secs(60);
 /// The most bytes of a body.
 pub const LONGEST: usize = partywall_functions::dispatcher::MESSAGE;
+/// The most bytes that are read of a body behind those.
+pub const UNWANTED: usize = 4 * LONGEST;
+/// How long those may make a pause.
+pub const PAUSE: Duration = Duration::from_secs(1);
 
 const STATUS: &str = "partywall-status";
 const TIMEOUT: &str = "partywall-timeout-ms";
@@ -150,7 +157,7 @@ async fn call(
 async fn answer(host: &Arc<Host>, name: &str, request: Request) -> Result<Response, Box<Response>> {
     let (head, body) = request.into_parts();
     let deadline = deadline(&head.headers)?;
-    let body = read(body).await?;
+    let body = read(body, head.headers.contains_key(EXPECT)).await?;
     match host.invoke(&Caller::Network, name, body, deadline).await {
         Ok(reply) => {
             let kind = (CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -175,33 +182,40 @@ fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, Box<Response>> {
     Ok(Instant::now().checked_add(Duration::from_millis(milliseconds.into())))
 }
 
-async fn read(body: Body) -> Result<Vec<u8>, Box<Response>> {
-    use axum::body::HttpBody as _;
+/// The whole body. Who expects a word before it sends one (`Expect: 100-continue`) has the answer instead.
+async fn read(mut body: Body, waits: bool) -> Result<Vec<u8>, Box<Response>> {
     let long = || {
         let text =
             format!("the request is longer than {LONGEST} bytes, the most that a function takes");
         plain(StatusCode::PAYLOAD_TOO_LARGE, &text)
     };
-    if body.size_hint().lower() > LONGEST as u64 {
+    if HttpBody::size_hint(&body).lower() > LONGEST as u64 {
+        if !waits {
+            tokio::spawn(throw_away(body));
+        }
         return Err(long());
     }
-    match tokio::time::timeout(BODY, to_bytes(body, LONGEST)).await {
-        Ok(Ok(bytes)) => Ok(bytes.into()),
-        Ok(Err(error)) if is_long(&error) => Err(long()),
+    match tokio::time::timeout(BODY, Limited::new(&mut body, LONGEST).collect()).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes().into()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            tokio::spawn(throw_away(body));
+            Err(long())
+        }
         Ok(Err(error)) => Err(plain(StatusCode::BAD_REQUEST, &format!("the body: {error}"))),
         Err(_) => Err(plain(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")),
     }
 }
 
-fn is_long(error: &axum::Error) -> bool {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = cause {
-        if error.is::<http_body_util::LengthLimitError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+/// Reads what is left of a body, beside the answer. If it were left unread, the kernel would reset the
+/// connection, and the answer could be lost with it.
+async fn throw_away(body: Body) {
+    let mut body = Limited::new(body, UNWANTED);
+    let until = tokio::time::Instant::now() + BODY;
+    let next = async |body: &mut Limited<Body>| {
+        let in_time = tokio::time::timeout(PAUSE, body.frame());
+        matches!(tokio::time::timeout_at(until, in_time).await, Ok(Ok(Some(Ok(_)))))
+    };
+    while next(&mut body).await {}
 }
 
 /// A status as HTTP has it.
