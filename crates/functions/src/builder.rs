@@ -422,20 +422,39 @@ fn rustc(level: &str, edition: &str) -> Vec<String> {
     arguments.split_whitespace().map(String::from).collect()
 }
 
-/// What the compiler cannot know of a crate that is not there.
+/// What the compiler cannot know of what is not there: crates, and what only `std` has.
 fn hint(said: &str) -> String {
-    let marks = ["unresolved module or unlinked crate `", "no external crate `"];
-    let name = marks.iter().find_map(|mark| said.split_once(mark)?.1.split('`').next());
+    const OUTPUT: [&str; 5] = ["println", "print", "eprintln", "eprint", "dbg"];
+    const MATHEMATICS: [&str; 24] = [
+        "acos", "asin", "atan", "atan2", "cbrt", "ceil", "cos", "exp", "exp2", "floor", "fract",
+        "hypot", "ln", "log", "log10", "log2", "mul_add", "powf", "powi", "round", "sin", "sqrt",
+        "tan", "trunc",
+    ];
+    let after = |mark| said.split_once(mark)?.1.split('`').next();
+    let unknown = ["unresolved module or unlinked crate `", "no external crate `"];
     let known = crates::ALLOWED.join("`, `");
-    match name {
-        None => String::new(),
-        Some("std") => {
-            "\n\na function has no standard library; much of it is in `core` and `alloc`".into()
-        }
-        Some(name) => format!(
-            "\n\nthere is no crate `{name}` for functions; they may use `{known}`, `core` and `alloc`"
-        ),
+    if let Some(name) = unknown.iter().find_map(|mark| after(*mark)) {
+        return match name {
+            "std" => {
+                "\n\na function has no standard library; much of it is in `core` and `alloc`".into()
+            }
+            name => format!(
+                "\n\nthere is no crate `{name}` for functions; they may use `{known}`, `core` and `alloc`"
+            ),
+        };
     }
+    if after("cannot find macro `").is_some_and(|name| OUTPUT.contains(&name)) {
+        return "\n\na function has no output but its reply and its log: `log!` writes a line"
+            .into();
+    }
+    let is_of_floats =
+        ["`f32`", "`f64`"].iter().any(|kind| said.contains(&format!(" found for type {kind}")));
+    if is_of_floats && after("no method named `").is_some_and(|name| MATHEMATICS.contains(&name)) {
+        return "\n\na function has no mathematics of floating point beyond `core`, and no crate for it: what it \
+                needs is to be in its source"
+            .into();
+    }
+    String::new()
 }
 
 /// What the author sees: without paths of the sandbox, and without hints for who calls the compiler.
