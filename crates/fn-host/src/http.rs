@@ -13,7 +13,7 @@
 //! | 200 and the reply | the function has replied |
 //! | the code of its status, and its text | the function has answered with an error, or there was no reply |
 //! | 404 | there is no such function, or `network` may not call it |
-//! | 400, 405, 408, 413, 415, 431 | no request of HTTP, or a body that breaks off; not POST; too slow; too long |
+//! | 400, 405, 408, 413 to 415, 431 | no request of HTTP, or a body that breaks off; not POST; too slow; too long |
 //! | 429 with `retry-after` | the function's owner is beyond its limits |
 //! | 503 | too many calls, or the host ends |
 //!
@@ -21,10 +21,11 @@
 //! the code of the status where it is not OK. The header `partywall-timeout-ms` of a request is its deadline.
 //! Callers by gRPC have the same in metadata, status and `grpc-timeout`.
 //!
-//! Nobody vouches for who connects. No connection has more than an eighth of the places. There are [`BODY`] for a
-//! body and [`LONGEST`] bytes of it, and 30 s for a head over HTTP/1.1. Connections are as many as
-//! [`partywall::Server`] takes; one without a call goes for a new one. A caller that closes its connection, or
-//! resets its stream, ends its call.
+//! Nobody vouches for who connects. No connection has more than an eighth of the places. There are [`BODY`] for
+//! a body and [`LONGEST`] bytes of it, and 30 s for a head over HTTP/1.1. Of a longer body [`UNWANTED`] bytes
+//! more are read for nobody, for many a caller does not look for an answer before it has sent all. Connections
+//! are as many as [`partywall::Server`] takes; one without a call goes for a new one. A caller that closes its
+//! connection, or resets its stream, ends its call.
 //!
 //! | a caller does not take its reply | then |
 //! | --- | --- |
@@ -39,14 +40,15 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Path, Request, State};
-use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{ALLOW, CONTENT_TYPE, EXPECT, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use partywall::{Bound, Server};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -68,6 +70,10 @@ pub const BODY: Duration = Duration::from_secs(60);
 pub const REPLY: Duration = Duration::from_secs(60);
 /// The most bytes of a body; gRPC's message around it may have a little more.
 pub const LONGEST: usize = partywall_functions::dispatcher::MESSAGE;
+/// The most bytes that are read of a body behind those.
+pub const UNWANTED: usize = 4 * LONGEST;
+/// How long those may make a pause.
+pub const PAUSE: Duration = Duration::from_secs(1);
 
 const STATUS: &str = "partywall-status";
 const TIMEOUT: &str = "partywall-timeout-ms";
@@ -239,7 +245,7 @@ async fn grpc(State(mut service): State<FunctionsServer<Service>>, request: Requ
                     /NAME as well";
         return *plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
     }
-    match read(body, service::LONGEST + PREFIX).await {
+    match read(body, service::LONGEST + PREFIX, &head.headers).await {
         Ok(body) => {
             let Ok(response) = service.call(Request::from_parts(head, Body::from(body))).await;
             response.map(Body::new)
@@ -274,7 +280,7 @@ async fn call(
 async fn answer(host: &Arc<Host>, name: &str, request: Request) -> Result<Response, Box<Response>> {
     let (head, body) = request.into_parts();
     let deadline = deadline(&head.headers)?;
-    let body = read(body, LONGEST).await.map_err(NoCall::plain)?;
+    let body = read(body, LONGEST, &head.headers).await.map_err(NoCall::plain)?;
     match host.invoke(&Caller::Network, name, body.into(), deadline).await {
         Ok(reply) => {
             let kind = (CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -299,19 +305,25 @@ fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, Box<Response>> {
     Ok(Instant::now().checked_add(Duration::from_millis(milliseconds.into())))
 }
 
-/// The whole body.
-async fn read(body: Body, most: usize) -> Result<Bytes, NoCall> {
+/// The whole body. Who expects a word before it sends one (`Expect: 100-continue`) has the answer instead.
+async fn read(mut body: Body, most: usize, headers: &HeaderMap) -> Result<Bytes, NoCall> {
     let long = || {
         let text =
             format!("the request is longer than {most} bytes, the most that a function takes");
         NoCall(StatusCode::PAYLOAD_TOO_LARGE, Code::OutOfRange, text)
     };
-    if body.size_hint().lower() > most as u64 {
+    if HttpBody::size_hint(&body).lower() > most as u64 {
+        if !headers.contains_key(EXPECT) {
+            tokio::spawn(throw_away(body));
+        }
         return Err(long());
     }
-    match tokio::time::timeout(BODY, to_bytes(body, most)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if is_long(&error) => Err(long()),
+    match tokio::time::timeout(BODY, Limited::new(&mut body, most).collect()).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            tokio::spawn(throw_away(body));
+            Err(long())
+        }
         Ok(Err(error)) => {
             Err(NoCall(StatusCode::BAD_REQUEST, Code::Internal, format!("the body: {error}")))
         }
@@ -322,15 +334,16 @@ async fn read(body: Body, most: usize) -> Result<Bytes, NoCall> {
     }
 }
 
-fn is_long(error: &axum::Error) -> bool {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = cause {
-        if error.is::<http_body_util::LengthLimitError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+/// Reads what is left of a body, beside the answer. If it were left unread, the kernel would reset the
+/// connection, and the answer could be lost with it.
+async fn throw_away(body: Body) {
+    let mut body = Limited::new(body, UNWANTED);
+    let until = tokio::time::Instant::now() + BODY;
+    let next = async |body: &mut Limited<Body>| {
+        let in_time = tokio::time::timeout(PAUSE, body.frame());
+        matches!(tokio::time::timeout_at(until, in_time).await, Ok(Ok(Some(Ok(_)))))
+    };
+    while next(&mut body).await {}
 }
 
 /// A status as HTTP has it.
@@ -373,7 +386,6 @@ fn code(code: Code) -> StatusCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::BodyExt as _;
 
     /// A call has its place until its answer is written or its caller is gone, and one more is told to try
     /// again, in its own words.
@@ -397,7 +409,7 @@ mod tests {
             (full.status(), &full.headers()["grpc-status"]),
             (StatusCode::OK, &"14".parse().unwrap())
         );
-        assert_eq!(to_bytes(first.into_body(), 10).await.unwrap(), "reply");
+        assert_eq!(first.into_body().collect().await.unwrap().to_bytes(), "reply");
         assert_eq!(ask("text/plain").await.status(), StatusCode::OK);
     }
 
@@ -411,7 +423,7 @@ mod tests {
         };
         let taken = Body::new(long(Duration::from_secs(3600)));
         assert_eq!(taken.size_hint().exact(), Some(3 * PIECE as u64 + 1));
-        assert_eq!(to_bytes(taken, usize::MAX).await.unwrap(), vec![7; 3 * PIECE + 1]);
+        assert_eq!(taken.collect().await.unwrap().to_bytes(), vec![7; 3 * PIECE + 1]);
         assert_eq!(places.available_permits(), 1);
         let mut left = long(Duration::from_millis(50));
         let first = left.frame().await.unwrap().unwrap().into_data().unwrap();

@@ -425,6 +425,12 @@ fn rustc(level: &str, edition: &str) -> Vec<String> {
 
 /// Macros of the standard library that write somewhere.
 const OUTPUT: [&str; 5] = ["println", "print", "eprintln", "eprint", "dbg"];
+/// Methods of floats that only the standard library has.
+const MATHEMATICS: [&str; 24] = [
+    "acos", "asin", "atan", "atan2", "cbrt", "ceil", "cos", "exp", "exp2", "floor", "fract",
+    "hypot", "ln", "log", "log10", "log2", "mul_add", "powf", "powi", "round", "sin", "sqrt",
+    "tan", "trunc",
+];
 
 /// What the compiler cannot know: what there is in place of what is not there, and how a function is called.
 fn hint(said: &str) -> String {
@@ -445,6 +451,15 @@ fn hint(said: &str) -> String {
     }
     if after("cannot find macro `").is_some_and(|name| OUTPUT.contains(&name)) {
         hints.push("a function has no standard output; `log!` writes a line of its log".into());
+    }
+    let is_of_floats =
+        ["`f32`", "`f64`"].iter().any(|kind| said.contains(&format!(" found for type {kind}")));
+    if is_of_floats && after("no method named `").is_some_and(|name| MATHEMATICS.contains(&name)) {
+        hints.push(
+            "a function has no mathematics of floating point beyond `core`, and no crate for it: what it needs \
+             is to be in its source"
+                .into(),
+        );
     }
     if said.contains("self::handle(request)") {
         hints.push("it is called as `pub fn handle(request: Request<'_>) -> Reply`".into());

@@ -117,6 +117,21 @@ fn heads_bodies_and_names_that_are_too_much_are_refused() {
         format!("POST /shout HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{body}");
     let (codes, _) = send(at, chunked.as_bytes());
     assert_eq!(codes, [413]);
+    // Who sends all of it before it looks for an answer has one, and may ask again.
+    let length = (16 << 20).to_string();
+    let sized = format!("POST /shout HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+    let chunks = format!("{}0\r\n\r\n", chunk.repeat(16));
+    let by_chunks = "POST /shout HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+    for whole in [sized + &"z".repeat(16 << 20), by_chunks.to_owned() + &chunks] {
+        let mut stream = TcpStream::connect(at).unwrap();
+        stream.write_all(whole.as_bytes()).unwrap();
+        let last =
+            "POST /shout HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\nhi";
+        stream.write_all(last.as_bytes()).unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        assert!(all.starts_with("HTTP/1.1 413") && all.ends_with("HI"), "{all}");
+    }
     // Names are looked up as they are, and never are paths.
     for name in [
         "..",

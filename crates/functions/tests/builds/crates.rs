@@ -230,6 +230,15 @@ fn a_crate_that_is_not_there_is_named_with_those_that_are() {
     let known = "no standard library; much of it is in `core` and `alloc`, maps are \
                  `alloc::collections::BTreeMap`, and the time is in `partywall_fn::clock`";
     assert!(text.ends_with(known), "{text}");
+    for of_floats in ["fn f(x: f64) -> f64 { x.sqrt() }", "fn f(x: f32) -> f32 { x.floor() }"] {
+        let text = said(of_floats);
+        assert!(
+            text.contains("error[E0599]") && text.ends_with("is to be in its source"),
+            "{text}"
+        );
+    }
+    let text = said("fn f(x: f64) -> f64 { x.rooted() }");
+    assert!(!text.contains("mathematics"), "{text}");
     let text = said("extern crate serde;");
     assert!(
         text.contains("there are base64, prost, serde, serde_json, sha2, core and alloc"),
