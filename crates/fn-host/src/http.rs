@@ -169,6 +169,8 @@ impl Placed {
 
 impl Drop for Placed {
     fn drop(&mut self) {
+        // Now, and not when the timer's task is dropped.
+        drop(lock(&self.held).take());
         self.timer.iter().for_each(AbortHandle::abort);
     }
 }

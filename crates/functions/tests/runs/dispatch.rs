@@ -164,10 +164,9 @@ fn calls_that_wait_are_bounded_for_each_function() {
         let now = rig.now();
         let number = rig.dispatcher.call(id, Vec::new(), 0, (now, None)).unwrap();
         match rig.event() {
-            Event::Outward(outward) => assert_eq!(outward.call, number),
+            Event::Outward(outward) => (number, outward.call),
             other => panic!("{other:?}"),
         }
-        number
     };
     let beyond = |rig: &mut Rig, waiting| {
         rig.call(one, b"");
@@ -175,15 +174,15 @@ fn calls_that_wait_are_bounded_for_each_function() {
         assert_eq!(done.outcome, Outcome::Refused(Refused::Waiting { waiting }));
         assert_eq!(done.log, b"", "what it has asked for is no log");
     };
-    let first = wait(&mut rig, one);
+    let (_, first) = wait(&mut rig, one);
     // One that is ended by its caller waits no more, and neither does one that goes on.
     for way in 0..3 {
-        let second = wait(&mut rig, one);
+        let (second, asked) = wait(&mut rig, one);
         (0..5).for_each(|_| beyond(&mut rig, 2));
         let now = rig.now();
         match way {
             0 => {
-                rig.dispatcher.answer(second, 0, b"yes".to_vec());
+                rig.dispatcher.answer(asked, 0, b"yes".to_vec());
                 assert_eq!(rig.done().outcome, reply("yes"));
             }
             1 => {
@@ -204,8 +203,8 @@ fn calls_that_wait_are_bounded_for_each_function() {
     // Another limit counts at once, and those that wait are left alone.
     rig.dispatcher.limit(owner, Limits { waiting: 1, ..limits });
     beyond(&mut rig, 1);
-    for call in waiting {
-        rig.dispatcher.answer(call, 0, b"done".to_vec());
+    for (_, asked) in waiting {
+        rig.dispatcher.answer(asked, 0, b"done".to_vec());
         assert_eq!(rig.done().outcome, reply("done"));
     }
     wait(&mut rig, one);
