@@ -151,7 +151,8 @@ fn row_53_a_worker_that_is_stopped_is_ended_and_said_to_be_deaf() {
 fn workers_that_cannot_be_started_are_tried_again() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("worker");
-    std::fs::copy(env!("CARGO_BIN_EXE_functions-worker"), &program).unwrap();
+    // A copy would be busy where another thread starts a process while it is written.
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_functions-worker"), &program).unwrap();
     let mut rig = Rig::with(1, |workers| workers.program = vec![program.display().to_string()]);
     let upper = rig.register(UPPER, |_| ());
     assert_eq!(rig.outcome(upper, b"a"), reply("A"));
