@@ -14,8 +14,8 @@
 //!
 //! Nobody vouches for who connects. There are at most [`CONNECTIONS`] connections, [`HEAD`] for a head to
 //! come, [`BODY`] for a body, and [`LONGEST`] bytes of it. Of one that is longer, [`UNWANTED`] bytes more are
-//! read for nobody, for many a caller does not look for an answer before it has sent all. A caller that closes
-//! its connection ends its call.
+//! read for nobody, for many a caller looks for no answer before it has sent all. A caller that closes its
+//! connection ends its call.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
