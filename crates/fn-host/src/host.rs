@@ -27,9 +27,8 @@ use partywall_functions::dispatcher::{MESSAGE, Registration, Share, WorkerProces
 use partywall_functions::isolation::InForce;
 use partywall_functions::runtime::{self, Callee, OwnerHandle, Report, Runtime, Ticket};
 use partywall_functions::sandbox::Limits as BuildLimits;
-use partywall_functions::signed::{Made, Signed, SignedError};
+use partywall_functions::signed::{Made, Signed};
 use partywall_functions::source::{File, check_size};
-use partywall_trust::{EnvelopeError, StatementError};
 use tokio::sync::{OnceCell, Semaphore};
 use tonic::Status;
 
@@ -38,7 +37,7 @@ use crate::logs::{Line, Logs, Wanted, now_ms};
 use crate::outward::{Known, Outwards};
 use crate::policy::{Caller, Policy, Right, Rules};
 use crate::registry::{Deployed, Record, Registry, RegistryError};
-use crate::reply::{Reply, blocking, end, ended, of_build, of_registry};
+use crate::reply::{Reply, blocking, end, ended, of_build, of_registry, of_signed};
 
 /// So many strikes ban a function.
 const STRIKES: u32 = 100;
@@ -505,16 +504,7 @@ impl Host {
     async fn checked(self: &Arc<Self>, name: &str, bytes: Vec<u8>) -> Result<Signed, Status> {
         let host = self.clone();
         let signed = blocking(move || {
-            Signed::from_bytes(&bytes, host.registry.trusted()).map_err(|error| {
-                let remedy = match error {
-                    SignedError::Statement(StatementError::Envelope(EnvelopeError::Untrusted(_))) => {
-                        "; put the `builder.pub` of its host into `trusted` in this host's directory, as \
-                         NAME.pub, and start this host again"
-                    }
-                    _ => "",
-                };
-                Status::failed_precondition(format!("{error}{remedy}"))
-            })
+            Signed::from_bytes(&bytes, host.registry.trusted()).map_err(of_signed)
         })
         .await?;
         if signed.name() != name {

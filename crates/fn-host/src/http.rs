@@ -21,11 +21,11 @@
 //! the code of the status where it is not OK. The header `partywall-timeout-ms` of a request is its deadline.
 //! Callers by gRPC have the same in metadata, status and `grpc-timeout`.
 //!
-//! Nobody vouches for who connects. No connection has more than an eighth of the places. There are [`BODY`] for
-//! a body and [`LONGEST`] bytes of it, and 30 s for a head over HTTP/1.1. Of a longer body [`UNWANTED`] bytes
-//! more are read for nobody, for many a caller does not look for an answer before it has sent all. Connections
-//! are as many as [`partywall::Server`] takes; one without a call goes for a new one. A caller that closes its
-//! connection, or resets its stream, ends its call.
+//! Nobody vouches for who connects. No connection has more than an eighth of the places. There are [`BODY`]
+//! for a body and [`LONGEST`] bytes of it, and 30 s for a head over HTTP/1.1. Of a longer body [`UNWANTED`]
+//! bytes more are read for nobody, for many a caller does not look for an answer before it has sent all.
+//! Connections are as many as [`partywall::Server`] takes; one without a call goes for a new one. A caller
+//! that closes its connection, or resets its stream, ends its call.
 //!
 //! | a caller does not take its reply | then |
 //! | --- | --- |

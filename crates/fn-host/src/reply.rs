@@ -6,6 +6,8 @@ use partywall_functions::builder::BuildError;
 use partywall_functions::dispatcher::{MESSAGE, Outcome};
 use partywall_functions::runtime::{self, Finished};
 use partywall_functions::schedule::Refused;
+use partywall_functions::signed::SignedError;
+use partywall_trust::{EnvelopeError, StatementError};
 use tonic::{Code, Status};
 
 use crate::registry::{self, RegistryError};
@@ -136,6 +138,17 @@ fn error(code: u16) -> Code {
 /// The dispatcher is no more.
 pub(crate) fn ended(ended: runtime::Ended) -> Status {
     Status::unavailable(ended.to_string())
+}
+
+pub(crate) fn of_signed(error: SignedError) -> Status {
+    let remedy = match error {
+        SignedError::Statement(StatementError::Envelope(EnvelopeError::Untrusted(_))) => {
+            "; put the `builder.pub` of its host into `trusted` in this host's directory, as NAME.pub, and \
+             start this host again"
+        }
+        _ => "",
+    };
+    Status::failed_precondition(format!("{error}{remedy}"))
 }
 
 pub(crate) fn of_registry(error: RegistryError) -> Status {
