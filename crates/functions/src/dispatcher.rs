@@ -100,7 +100,7 @@ const CPUS: usize = 127;
 /// What is needed to start workers.
 #[derive(Debug, Clone)]
 pub struct Workers {
-    /// A program that calls [`crate::worker::main`] with its last argument.
+    /// A program that calls [`crate::worker::main`].
     pub program: Vec<String>,
     /// The CPUs on which one of them runs at a time; none is any.
     pub cpus: Vec<Option<usize>>,

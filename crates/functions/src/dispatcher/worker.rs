@@ -77,8 +77,9 @@ impl Worker {
             return Err(io::Error::other("no program is named for workers"));
         };
         let mut command = Command::new(file);
-        command.args(arguments).arg(start.to_argument()).stdin(Stdio::null());
-        command.env_clear().env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").current_dir("/");
+        command.args(arguments).stdin(Stdio::null()).env_clear();
+        let (variable, value) = start.to_variable();
+        command.env(variable, value).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").current_dir("/");
         let parent = rustix::process::getpid();
         let before = move || {
             for number in descriptors {

@@ -237,7 +237,11 @@ fn row_47_what_others_have_of_a_cpu_is_no_functions_time() {
     std::thread::scope(|scope| {
         let _until = Until(&is_over);
         for _ in 0..4 * cpus {
-            scope.spawn(|| while !is_over.load(Ordering::Relaxed) { std::hint::spin_loop() });
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop()
+                }
+            });
         }
         let mut most = Duration::ZERO;
         for _ in 0..20 {
