@@ -4,7 +4,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let argument = std::env::args().next_back().unwrap_or_default();
-    eprintln!("{}", partywall_functions::worker::main(&argument));
+    eprintln!("{}", partywall_functions::worker::main());
     ExitCode::FAILURE
 }

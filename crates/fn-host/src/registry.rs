@@ -108,9 +108,14 @@ impl Record {
         self.versions.iter().find(|version| version.number == number)
     }
 
-    /// The bytes of the images of all versions.
+    /// The bytes of the images of all versions, with their parameters and secrets.
     pub fn image_bytes(&self) -> u64 {
-        self.versions.iter().map(|version| version.deployed.image_bytes).sum()
+        let of = |deployed: &Deployed| {
+            let values = deployed.parameters.iter().chain(&deployed.secrets);
+            let values = values.map(|(name, value)| (name.len() + value.len()) as u64);
+            deployed.image_bytes + values.sum::<u64>()
+        };
+        self.versions.iter().map(|version| of(&version.deployed)).sum()
     }
 }
 
@@ -554,7 +559,7 @@ impl Tables<'_> {
                 return full(format!("{functions} functions"), room.functions);
             }
             if bytes > had.1 && bytes > room.image_bytes {
-                return full(format!("{bytes} bytes of images"), room.image_bytes);
+                return full(format!("{bytes} bytes of images and parameters"), room.image_bytes);
             }
         }
         self.owners.insert(owner, (functions, bytes)).map_err(database)?;

@@ -15,7 +15,7 @@
 //! | root | all files but the toolchain (read-only) and `/build`, [`Limits::files`] bytes that go with it |
 //! | Landlock | as the root does, for the case that a mount goes wrong |
 //! | filter | new namespaces, mounts, tracing, io_uring, keys, bpf: all that no compiler calls |
-//! | limits | memory, CPU time, length of files, number of processes, the lowest priority; the builder's clock |
+//! | limits | memory, CPU time, length of files, number of processes; the builder's clock |
 //!
 //! The kernel counts no processes of the host's root, who is another user inside. Where a container's user is
 //! the host's root by another number, only the clock ends too many of them (setrlimit(2), RLIMIT_NPROC).
@@ -562,8 +562,6 @@ fn shut(job: &Job, user: u32) -> Result<(), SandboxError> {
     limit(Resource::Nofile, 256)?;
     limit(Resource::Memlock, 0)?;
     limit(Resource::Nproc, processes)?;
-    // What runs for callers comes first.
-    step("its priority", rustix::process::nice(19))?;
     for number in 0..64 {
         if let Some(capability) = CapabilitySet::from_bits(1 << number) {
             // What the kernel does not know, nobody has.

@@ -73,9 +73,9 @@ pub const PERIODS: [u32; 2] = [20, 100];
 pub fn behind(role: &str, arguments: &[String]) -> ExitCode {
     let last = arguments.last().map_or("", String::as_str);
     let said = match role {
-        "worker" => partywall_functions::worker::main(last),
+        "worker" => partywall_functions::worker::main(),
         "sandbox" => return ExitCode::from(partywall_functions::sandbox::main(last)),
-        "floor" => floor::main(last),
+        "floor" => floor::main(),
         "alarm" => alarm::main(arguments),
         "spin" => signals::main(arguments),
         #[cfg(feature = "opponents")]

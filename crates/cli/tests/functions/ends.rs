@@ -222,8 +222,8 @@ fn a_host_says_what_isolation_is_in_force_or_why_it_does_not_start() {
 fn a_host_ends_with_the_reason_when_its_dispatcher_has_ended() {
     let rig = Rig::new();
     let before = rig.serve("state", &[]);
-    let large =
-        "pub fn handle(_: Request<'_>) -> Reply { Ok(vec![1; 4 << 20].split_off(4 << 20)) }\n";
+    let large = "pub fn handle(_: Request<'_>) -> Reply {\n\
+         Ok(core::hint::black_box(vec![1; 4 << 20]).split_off(4 << 20))\n}\n";
     rig.deploy("shout", SHOUT, &[]);
     rig.deploy("large", large, &[]);
     before.stop();

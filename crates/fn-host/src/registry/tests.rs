@@ -82,9 +82,19 @@ fn an_owner_has_no_more_than_its_room() {
     let each = bytes("e").len() as u64;
     let small = Room { image_bytes: 4 * each, ..ROOM };
     let full = registry.deploy(("e", "o"), deployed(1), &bytes("e"), small).unwrap_err();
-    assert!(full.to_string().contains("bytes of images, and its limit is"), "{full}");
+    assert!(
+        full.to_string().contains("bytes of images and parameters, and its limit is"),
+        "{full}"
+    );
     let theirs = registry.deploy(("e", "p"), deployed(1), &bytes("e"), ROOM).unwrap_err();
     assert!(theirs.to_string().contains("another owner has a function `e`"), "{theirs}");
+    // Parameters and secrets of all versions count.
+    let mut large = deployed(1);
+    large.secrets.insert("key".into(), vec![7; 60_000].into());
+    let room = Room { image_bytes: 100_000, ..ROOM };
+    registry.deploy(("f", "q"), large.clone(), &bytes("f"), room).unwrap();
+    let full = registry.deploy(("f", "q"), large, &bytes("f"), room).unwrap_err();
+    assert!(full.to_string().contains("and its limit is 100000"), "{full}");
     assert_eq!(registry.find("e").unwrap().versions.len(), 1, "what is refused changes nothing");
 }
 

@@ -1,7 +1,7 @@
 #![allow(unsafe_code, reason = "maps the ring, as a worker does")]
 //! A worker that runs nothing and writes to the ring whatever it is asked for; for the tests of a dispatcher.
 //!
-//! `functions-liar DIRECTORY WORKER START`. Of those that are started with one directory, the second one is
+//! `functions-liar DIRECTORY WORKER`. Of those that are started with one directory, the second one is
 //! WORKER, which is honest. The others answer a request in capitals, except for `lie WHAT`.
 
 use std::fs::File;
@@ -26,13 +26,13 @@ const BEFORE: usize = 32;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().collect();
-    let [_, directory, worker, start] = &arguments[..] else { return ExitCode::FAILURE };
+    let [_, directory, worker] = &arguments[..] else { return ExitCode::FAILURE };
     if ordinal(Path::new(directory)) == 1 {
-        let why = Command::new(worker).arg(start).exec();
+        let why = Command::new(worker).exec();
         eprintln!("{worker}: {why}");
         return ExitCode::FAILURE;
     }
-    let start = Start::from_argument(start).expect("a dispatcher has started this");
+    let start = Start::of_this_process().expect("a dispatcher has started this");
     Liar::new(&start).run()
 }
 

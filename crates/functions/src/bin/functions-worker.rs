@@ -1,5 +1,5 @@
-//! A worker of functions, for tests. With `--places FILE` before its last argument it writes there where it
-//! has what functions cannot reach; with `--without-filter` it has no filter of system calls.
+//! A worker of functions, for tests. With `--places FILE` it writes there where it has what functions cannot
+//! reach; with `--without-filter` it has no filter of system calls.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,6 @@ use partywall_functions::worker::{self, Places};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().collect();
-    let argument = arguments.last().map_or("", String::as_str);
     let file = arguments.iter().skip_while(|argument| *argument != "--places").nth(1);
     let has_filter = !arguments.iter().any(|argument| argument == "--without-filter");
     let tell = |places: &Places| {
@@ -18,6 +17,6 @@ fn main() -> ExitCode {
             std::fs::write(file, text.join(" ")).expect("the file can be written");
         }
     };
-    eprintln!("{}", worker::main_telling(argument, has_filter, tell));
+    eprintln!("{}", worker::main_telling(has_filter, tell));
     ExitCode::FAILURE
 }

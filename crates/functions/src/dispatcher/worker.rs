@@ -36,6 +36,8 @@ pub struct Worker {
     oldest: u32,
     /// The worker is awake, or has been told of all submissions.
     is_announced: bool,
+    /// Its process's CPU clock.
+    clock: libc::clockid_t,
     memory: OwnedFd,
     layout: Layout,
     begun: OnceCell<Result<InForce, String>>,
@@ -75,8 +77,9 @@ impl Worker {
             return Err(io::Error::other("no program is named for workers"));
         };
         let mut command = Command::new(file);
-        command.args(arguments).arg(start.to_argument()).stdin(Stdio::null());
-        command.env_clear().env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").current_dir("/");
+        command.args(arguments).stdin(Stdio::null()).env_clear();
+        let (variable, value) = start.to_variable();
+        command.env(variable, value).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").current_dir("/");
         let parent = rustix::process::getpid();
         let before = move || {
             for number in descriptors {
@@ -103,6 +106,7 @@ impl Worker {
                 next: 1,
                 oldest: 1,
                 is_announced: true,
+                clock: cpu_clock(pid),
                 memory,
                 layout,
                 begun: OnceCell::new(),
@@ -202,7 +206,7 @@ impl Worker {
     #[inline]
     pub fn submit(&mut self, submission: &Submission) -> u32 {
         let number = self.put(submission);
-        self.announce();
+        let _slept = self.announce();
         number
     }
 
@@ -215,13 +219,19 @@ impl Worker {
         number
     }
 
-    /// Wakes the worker if it sleeps and there is something new: behind a fence, which waits until all that
-    /// was written can be seen, and so comes once for many.
+    /// Wakes the worker if it sleeps and there is something new; whether it has slept. That is behind a fence,
+    /// which waits until all that was written can be seen, and so comes once for many.
     #[inline]
-    pub(crate) fn announce(&mut self) {
-        if !std::mem::replace(&mut self.is_announced, true) {
-            wake(&self.ring().sleep);
-        }
+    pub(crate) fn announce(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_announced, true) && wake(&self.ring().sleep)
+    }
+
+    /// What it has had of the CPU, in nanoseconds (clock_getcpuclockid(3)); none if that is not known any more.
+    pub(super) fn cpu_ns(&self) -> Option<u64> {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the time lives.
+        let read = unsafe { libc::clock_gettime(self.clock, &raw mut time) };
+        (read == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
     /// Whether it has begun, and looks for submissions from now on.
@@ -331,6 +341,14 @@ impl Drop for Worker {
     fn drop(&mut self) {
         end(&mut self.child);
     }
+}
+
+/// The number of a process's CPU clock, which tells its time until somebody has waited for its end.
+fn cpu_clock(pid: rustix::process::Pid) -> libc::clockid_t {
+    let mut clock = -1;
+    // SAFETY: the number lives. Of what fails there is no clock, and reading that fails too.
+    let _unknown = unsafe { libc::clock_getcpuclockid(pid.as_raw_pid(), &raw mut clock) };
+    clock
 }
 
 /// Kills a process; one that has ended is only waited for.

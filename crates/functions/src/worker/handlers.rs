@@ -296,13 +296,17 @@ unsafe fn is_given_up(signal: i32, info: *const libc::siginfo_t) -> bool {
         }
         return is_it;
     }
+    // SAFETY: the kernel passes it.
+    let info = unsafe { &*info };
+    // Somebody has sent it (sigaction(2), SI_USER and the like): nobody has done what it is for.
+    if info.si_code <= 0 {
+        return false;
+    }
     if running == 0 {
         // The worker's own fault: nothing of it can be believed any more.
         // SAFETY: ends the process.
         unsafe { libc::_exit(100 + signal) }
     }
-    // SAFETY: the kernel passes it.
-    let info = unsafe { &*info };
     // SAFETY: these signals have an address, or what lies in its place.
     let address = unsafe { info.si_addr() } as u64;
     SIGNAL.store(signal as u32, Ordering::Relaxed);

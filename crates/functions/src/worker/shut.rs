@@ -40,7 +40,11 @@ use crate::layout::{
     RING_BYTES, SAYS,
 };
 
-/// What a worker is told when it is started; its last argument, as hexadecimal digits.
+/// The variable of a worker's environment that has its [`Start`]. Other users can read no process's
+/// environment, as they can its arguments.
+const START: &str = "PARTYWALL_FUNCTIONS_WORKER";
+
+/// What a worker is told when it is started, as hexadecimal digits.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
     /// Where things are.
@@ -60,14 +64,15 @@ pub struct Start {
 }
 
 impl Start {
-    /// As an argument.
-    pub fn to_argument(&self) -> String {
+    /// As a variable of the worker's environment: its name and its value.
+    pub fn to_variable(&self) -> (&'static str, String) {
         let bytes = postcard::to_stdvec(self).expect("it can be written down");
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        (START, bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// What [`Self::to_argument`] has written.
-    pub fn from_argument(text: &str) -> Option<Self> {
+    /// What is in this process's environment; none if no dispatcher has started it.
+    pub fn of_this_process() -> Option<Self> {
+        let text = std::env::var(START).ok()?;
         let byte = |at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
         let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
         postcard::from_bytes(&bytes?).ok()
@@ -75,8 +80,8 @@ impl Start {
 }
 
 /// A worker's whole life; it comes back only to say why it did not begin.
-pub fn main(argument: &str) -> String {
-    main_telling(argument, true, |_| ())
+pub fn main() -> String {
+    main_telling(true, |_| ())
 }
 
 /// Where a worker has what functions cannot reach, for tests.
@@ -100,8 +105,8 @@ pub struct Places {
 /// The same as [`main`], for tests: it tells where things are before it gives up its descriptors, and leaves
 /// its filter of system calls out for tests of what is behind that.
 #[doc(hidden)]
-pub fn main_telling(argument: &str, has_filter: bool, tell: impl FnOnce(&Places)) -> String {
-    let Some(start) = Start::from_argument(argument) else {
+pub fn main_telling(has_filter: bool, tell: impl FnOnce(&Places)) -> String {
+    let Some(start) = Start::of_this_process() else {
         return "this is what a dispatcher of functions starts; it is of no other use".into();
     };
     match begin(&start, has_filter, tell) {

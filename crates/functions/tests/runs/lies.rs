@@ -266,3 +266,31 @@ fn who_ends_its_worker_has_a_strike_and_no_other() {
         assert_eq!(rig.dispatcher.strikes(endless), Some((false, 0)));
     }
 }
+
+/// A signal of a fault that somebody has sent is no fault: neither of the function that runs nor of its worker.
+#[test]
+fn signals_of_faults_from_outside_are_nobodys() {
+    let mut rig = Rig::new(1);
+    let slow = "pub fn handle(_: Request<'_>) -> Reply {\n\
+                for n in 0..200_000_000_u64 { core::hint::black_box(n); } Ok(b\"done\".to_vec()) }";
+    let (slow, upper) = (rig.register(slow, |_| ()), rig.register(UPPER, |_| ()));
+    assert_eq!(rig.outcome(upper, b"a"), reply("A"));
+    let pid = rig.dispatcher.workers()[0].pid;
+    let worker = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    let faults = [Signal::SEGV, Signal::BUS, Signal::ILL, Signal::FPE, Signal::TRAP, Signal::SYS];
+    let send = || faults.iter().for_each(|signal| kill_process(worker, *signal).unwrap());
+    for _ in 0..3 {
+        rig.call(slow, b"");
+        let now = rig.now();
+        rig.dispatcher.poll(now, &mut rig.events).unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+        send();
+        assert_eq!(rig.done().outcome, reply("done"));
+        send();
+        assert_eq!(rig.outcome(upper, b"next"), reply("NEXT"));
+    }
+    assert_eq!(
+        (rig.dispatcher.strikes(slow), rig.dispatcher.workers()[0].pid),
+        (Some((false, 0)), pid)
+    );
+}

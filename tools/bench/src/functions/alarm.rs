@@ -56,7 +56,7 @@ pub fn every(period_us: u64) -> Result<()> {
 }
 
 /// The worker; it comes back only to say why it ends. Its arguments are the period in microseconds (0: no
-/// timer), the clock, and a worker's own.
+/// timer), and the clock.
 pub fn main(arguments: &[String]) -> String {
     match run(arguments) {
         Ok(()) => "the worker under a timer has ended".into(),
@@ -65,8 +65,8 @@ pub fn main(arguments: &[String]) -> String {
 }
 
 fn run(arguments: &[String]) -> Result<()> {
-    let [period, stamps, start] = arguments else { return Err("three arguments".into()) };
-    let place = Place::open(start)?;
+    let [period, stamps] = arguments else { return Err("two arguments".into()) };
+    let place = Place::open()?;
     let period: u64 = period.parse()?;
     let stamps: Stamps = serde_json::from_str(stamps)?;
     for (word, value) in CLOCK.iter().zip([stamps.boot, stamps.ticks, stamps.rate]) {

@@ -42,15 +42,15 @@ struct Said {
 type Bare = unsafe extern "C" fn(*const u64) -> Said;
 
 /// The worker; it comes back only to say why it ends.
-pub fn main(argument: &str) -> String {
-    match run(argument) {
+pub fn main() -> String {
+    match run() {
         Ok(()) => "the floor has ended".into(),
         Err(why) => format!("the floor cannot begin: {why}"),
     }
 }
 
-fn run(argument: &str) -> Result<()> {
-    let place = Place::open(argument)?;
+fn run() -> Result<()> {
+    let place = Place::open()?;
     let layout = place.start.layout;
     for block in 0..place.start.blocks {
         let at = std::ptr::without_provenance_mut((layout.images + block * BLOCK_SPAN) as usize);

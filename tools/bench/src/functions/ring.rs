@@ -30,9 +30,9 @@ pub struct Place {
 }
 
 impl Place {
-    /// From the argument of a worker. It binds this process to its CPU.
-    pub fn open(argument: &str) -> Result<Self> {
-        let start = Start::from_argument(argument).ok_or("no dispatcher has started this")?;
+    /// From the environment of a worker. It binds this process to its CPU.
+    pub fn open() -> Result<Self> {
+        let start = Start::of_this_process().ok_or("no dispatcher has started this")?;
         let [memory, images, clock] = start.descriptors.map(|number| {
             // SAFETY: the dispatcher has left it open for this, and names each once.
             unsafe { crate::sys::fd::take(number) }

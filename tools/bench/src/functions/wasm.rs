@@ -124,7 +124,7 @@ impl Modules {
 }
 
 /// The worker; it comes back only to say why it ends. Its arguments are the compiled module's file, the
-/// number of functions to load (0: each when it is called), the clock, and a worker's own.
+/// number of functions to load (0: each when it is called), and the clock.
 pub fn main(arguments: &[String]) -> String {
     match run(arguments) {
         Ok(()) => "wasmtime's worker has ended".into(),
@@ -133,8 +133,8 @@ pub fn main(arguments: &[String]) -> String {
 }
 
 fn run(arguments: &[String]) -> Result<()> {
-    let [file, count, stamps, start] = arguments else { return Err("four arguments".into()) };
-    let place = Place::open(start)?;
+    let [file, count, stamps] = arguments else { return Err("three arguments".into()) };
+    let place = Place::open()?;
     let mut modules = Modules::new(std::fs::read(file)?, serde_json::from_str(stamps)?)?;
     let engine = modules.engine.clone();
     std::thread::Builder::new().name("epochs".into()).spawn(move || {
