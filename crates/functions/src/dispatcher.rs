@@ -19,12 +19,10 @@
 //! a service and is not declared to be idempotent. Nobody is told twice.
 //!
 //! The budget of a function is time on the worker's CPU as the dispatcher sees it: from the completion
-//! before, or from its submission, whichever is later, without what the worker has waited for its CPU by the
-//! kernel's account. That is read before a function is stopped, once a millisecond, of what has taken long,
-//! and when a worker is woken. Beyond the budget the worker is sent the signal, and again after [`AGAIN`] and
-//! ever longer times until the completion comes. A worker that does not hear it for [`DEAF`] is killed, and
-//! the call is [`Outcome::Deaf`]. A worker that has given up so many functions ([`Workers::recycle`]) takes no
-//! call any more, and another has its seat when its last one is over.
+//! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again
+//! after [`AGAIN`] and ever longer times until the completion comes. A worker that does not hear it for
+//! [`DEAF`] is killed, and the call is [`Outcome::Deaf`]. A worker that has given up so many functions
+//! ([`Workers::recycle`]) takes no call any more, and another has its seat when its last one is over.
 //!
 //! A process runs functions that may meet ([`Share`]) and no others, from its begin to its end; it maps their
 //! images and its own memory, and of the rest only the clock's page, which it may read. So there may be
@@ -37,7 +35,7 @@
 //! | allocations, besides the caller's for the request | 1: the reply | 2: payload, reply |
 //! | copies of the request | 2: slot, heap of the cell | 3: payload, the worker's memory, heap |
 //! | copies of the reply | 3: the worker's stack, slot, reply | 2: the worker's memory, reply |
-//! | locks, atomic read-modify-writes, system calls | none, unless the worker sleeps or the call is long | as before |
+//! | locks, atomic read-modify-writes, system calls | none, unless the worker sleeps | as before |
 //! | fences | 1 for all that is submitted together | as before |
 
 mod call;

@@ -7,15 +7,13 @@ use partywall_abi::sync::{Ordering, fence};
 use rustix::thread::futex::{self, Flags, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Wakes who sleeps by this word, after something was written for it; whether anybody did.
-pub(crate) fn wake(word: &Word) -> bool {
+/// Wakes who sleeps by this word, after something was written for it.
+pub(crate) fn wake(word: &Word) {
     fence(Ordering::SeqCst);
-    let sleeps = word.0.load(Ordering::Relaxed) == 1 && word.0.swap(0, Ordering::Relaxed) == 1;
-    if sleeps {
+    if word.0.load(Ordering::Relaxed) == 1 && word.0.swap(0, Ordering::Relaxed) == 1 {
         // Nobody may be there any more.
         let _nobody = futex::wake(&word.0, Flags::empty(), 1);
     }
-    sleeps
 }
 
 /// Lets a worker look for submissions that waits for that by this word.

@@ -1,7 +1,6 @@
 //! Taking what workers have completed, and ending calls.
 
 use std::io;
-use std::time::Duration;
 
 use partywall_abi::function::{Completion, End};
 
@@ -11,9 +10,6 @@ use super::outcome::Outcome;
 use super::process::Flying;
 use super::{Dispatcher, MESSAGE, Preemption};
 use crate::schedule::Refused;
-
-/// What has taken longer has had the CPU as long as the kernel says. A system call for that is nothing beside.
-const LONG: Duration = Duration::from_micros(200);
 
 impl<T> Dispatcher<T> {
     /// Takes what a worker has completed.
@@ -34,13 +30,10 @@ impl<T> Dispatcher<T> {
                 break;
             }
             let process = &mut self.seats.processes[at];
-            if now_ns.saturating_sub(process.began_ns) > LONG.as_nanos() as u64 {
-                process.account(now_ns);
-            }
             // None are left of a worker that has ended.
             let Some(flying) = process.flying.pop_front() else { break };
             let cpu_ns = now_ns.saturating_sub(process.began_ns);
-            process.begin(now_ns);
+            (process.began_ns, process.told_ns) = (now_ns, None);
             let call = &mut self.calls[flying.call.at()];
             (call.cpu_ns, call.is_flying) = (call.cpu_ns + cpu_ns, false);
             self.completed((at, now_ns), &flying, &completion, events)?;
@@ -156,7 +149,7 @@ impl<T> Dispatcher<T> {
             End::Memory => Outcome::Memory,
             End::Stack => Outcome::Stack,
             End::Fault => Outcome::Fault(completion.code, completion.detail),
-            End::Stopped => Outcome::Budget(Duration::from_nanos(function.budget_ns)),
+            End::Stopped => Outcome::Budget(std::time::Duration::from_nanos(function.budget_ns)),
             End::Room => Outcome::Long(completion.detail),
             // Of one that is over already: others wait, and none is refused.
             End::Calls | End::Refused => Outcome::Cancelled,

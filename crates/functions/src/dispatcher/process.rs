@@ -1,7 +1,6 @@
 //! A worker process and what the dispatcher has given it.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use partywall_abi::function::{SLOTS, Submission};
 use partywall_abi::security::Isolation;
@@ -16,9 +15,6 @@ use crate::schedule::Owner;
 /// Submissions of a worker that have not ended, where owners share it: who comes next waits for no more.
 pub const AHEAD: usize = 16;
 const _: () = assert!(AHEAD <= SLOTS as usize);
-/// How long a function may wait for a CPU that others have before that is its own time: a worker that is
-/// stopped runs no function, and is found by that.
-const WAITED: Duration = Duration::from_secs(1);
 
 /// A submission that has not ended.
 #[derive(Debug)]
@@ -41,13 +37,8 @@ pub(super) struct Process {
     pub(super) payloads: Payloads,
     pub(super) flying: VecDeque<Flying>,
     pub(super) cells: Cells,
-    /// When the first of them has begun, as far as is known, and later by what it has waited for the CPU; else
-    /// when the last one has ended.
+    /// When the first of them has begun, as far as is known; else when the last one has ended.
     pub(super) began_ns: u64,
-    /// How much later that is.
-    waited_ns: u64,
-    /// When the worker's CPU clock was last read, and what it had.
-    read_ns: (u64, u64),
     /// When it was told to stop, first and last.
     pub(super) told_ns: Option<(u64, u64)>,
     /// The functions that it has given up.
@@ -68,8 +59,6 @@ impl Process {
             flying,
             cells,
             began_ns: now_ns,
-            waited_ns: 0,
-            read_ns: (now_ns, 0),
             told_ns: None,
             given_up: 0,
             lie: None,
@@ -143,30 +132,6 @@ impl Process {
         }
     }
 
-    /// The next one begins.
-    pub(super) fn begin(&mut self, now_ns: u64) {
-        (self.began_ns, self.waited_ns, self.told_ns) = (now_ns, 0, None);
-    }
-
-    /// Reads the worker's CPU clock; what it has waited for the CPU since the last time.
-    pub(super) fn read_clock(&mut self, now_ns: u64) -> u64 {
-        let Some(cpu_ns) = self.worker.cpu_ns() else { return 0 };
-        let (then_ns, had_ns) = std::mem::replace(&mut self.read_ns, (now_ns, cpu_ns));
-        now_ns.saturating_sub(then_ns).saturating_sub(cpu_ns.saturating_sub(had_ns))
-    }
-
-    /// What the worker has waited for the CPU is not its function's, up to [`WAITED`].
-    pub(super) fn account(&mut self, now_ns: u64) {
-        let waited_ns = self.read_clock(now_ns);
-        if self.has_begun && !self.flying.is_empty() && self.told_ns.is_none() {
-            let most_ns = (WAITED.as_nanos() as u64).saturating_sub(self.waited_ns);
-            let had_ns = now_ns.saturating_sub(self.began_ns);
-            let waited_ns = waited_ns.min(most_ns).min(had_ns);
-            self.began_ns += waited_ns;
-            self.waited_ns += waited_ns;
-        }
-    }
-
     pub(super) fn fly(
         &mut self,
         submission: &Submission,
@@ -175,7 +140,7 @@ impl Process {
         now_ns: u64,
     ) {
         if self.flying.is_empty() {
-            self.begin(now_ns);
+            (self.began_ns, self.told_ns) = (now_ns, None);
         }
         let number = self.worker.put(submission);
         self.flying.push_back(Flying { number, call, cell: submission.cell, input, output });

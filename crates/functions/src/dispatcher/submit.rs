@@ -30,13 +30,7 @@ impl<T> Dispatcher<T> {
             any |= self.end_turns(now_ns);
         }
         let Seats { all, processes, .. } = &mut self.seats;
-        for at in all.iter().filter_map(|seat| seat.active) {
-            let process = &mut processes[at];
-            if process.worker.announce() {
-                // It has not waited for the CPU while it slept.
-                let _slept_ns = process.read_clock(now_ns);
-            }
-        }
+        all.iter().filter_map(|seat| seat.active).for_each(|at| processes[at].worker.announce());
         Ok(any)
     }
 

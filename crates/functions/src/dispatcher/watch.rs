@@ -57,12 +57,6 @@ impl<T> Dispatcher<T> {
             let _gone = process.worker.child().kill();
             return;
         }
-        // It may have waited for the CPU.
-        process.account(now_ns);
-        if self.watched_ns(at).is_none_or(|until| until > now_ns) {
-            return;
-        }
-        let process = &mut self.seats.processes[at];
         let Some(front) = process.flying.front() else { return };
         let call = &mut self.calls[front.call.at()];
         let number = front.number;
@@ -130,9 +124,6 @@ impl<T> Dispatcher<T> {
             let Some(process) = self.seats.processes.get_mut(at) else { continue };
             let is_active = self.seats.all[process.seat].active == Some(at);
             let is_looked_at = is_active || self.turn % slots == at;
-            if is_active {
-                process.account(now_ns);
-            }
             if is_looked_at && !process.has_begun {
                 // One that has no call is watched by nobody else.
                 process.greet(now_ns);

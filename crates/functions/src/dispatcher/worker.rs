@@ -36,8 +36,6 @@ pub struct Worker {
     oldest: u32,
     /// The worker is awake, or has been told of all submissions.
     is_announced: bool,
-    /// Its process's CPU clock.
-    clock: libc::clockid_t,
     memory: OwnedFd,
     layout: Layout,
     begun: OnceCell<Result<InForce, String>>,
@@ -106,7 +104,6 @@ impl Worker {
                 next: 1,
                 oldest: 1,
                 is_announced: true,
-                clock: cpu_clock(pid),
                 memory,
                 layout,
                 begun: OnceCell::new(),
@@ -206,7 +203,7 @@ impl Worker {
     #[inline]
     pub fn submit(&mut self, submission: &Submission) -> u32 {
         let number = self.put(submission);
-        let _slept = self.announce();
+        self.announce();
         number
     }
 
@@ -219,19 +216,13 @@ impl Worker {
         number
     }
 
-    /// Wakes the worker if it sleeps and there is something new; whether it has slept. That is behind a fence,
-    /// which waits until all that was written can be seen, and so comes once for many.
+    /// Wakes the worker if it sleeps and there is something new: behind a fence, which waits until all that
+    /// was written can be seen, and so comes once for many.
     #[inline]
-    pub(crate) fn announce(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_announced, true) && wake(&self.ring().sleep)
-    }
-
-    /// What it has had of the CPU, in nanoseconds (clock_getcpuclockid(3)); none if that is not known any more.
-    pub(super) fn cpu_ns(&self) -> Option<u64> {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the time lives.
-        let read = unsafe { libc::clock_gettime(self.clock, &raw mut time) };
-        (read == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    pub(crate) fn announce(&mut self) {
+        if !std::mem::replace(&mut self.is_announced, true) {
+            wake(&self.ring().sleep);
+        }
     }
 
     /// Whether it has begun, and looks for submissions from now on.
@@ -341,14 +332,6 @@ impl Drop for Worker {
     fn drop(&mut self) {
         end(&mut self.child);
     }
-}
-
-/// The number of a process's CPU clock, which tells its time until somebody has waited for its end.
-fn cpu_clock(pid: rustix::process::Pid) -> libc::clockid_t {
-    let mut clock = -1;
-    // SAFETY: the number lives. Of what fails there is no clock, and reading that fails too.
-    let _unknown = unsafe { libc::clock_getcpuclockid(pid.as_raw_pid(), &raw mut clock) };
-    clock
 }
 
 /// Kills a process; one that has ended is only waited for.

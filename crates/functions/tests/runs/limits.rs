@@ -1,8 +1,7 @@
 //! Where the limits of a call are, to the byte: just within them it is answered, just beyond each has its
 //! own end.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use partywall_functions::builder::Layer;
 use partywall_functions::dispatcher::{Id, MESSAGE, Outcome, Preemption};
@@ -207,62 +206,6 @@ fn row_47_a_loop_has_at_most_twice_its_budget() {
         println!("{preemption:?}: {had:?} of the CPU, {:?} of budgets", CALLS * budget);
         assert_eq!(rig.dispatcher.workers()[0].pid, pid);
         assert!(had <= 2 * CALLS * budget, "{preemption:?}: {had:?}");
-    }
-}
-
-/// What others have of a worker's CPU is no function's time: one that needs half its budget is answered on a
-/// CPU that many want, and one that does not end is stopped there.
-#[test]
-fn row_47_what_others_have_of_a_cpu_is_no_functions_time() {
-    const ROUNDS: u64 = 20_000_000;
-    let burns = format!(
-        "pub fn handle(_: Request<'_>) -> Reply {{\n\
-         let mut sum = 7_u64;\n\
-         for n in 0..{ROUNDS} {{ sum = core::hint::black_box(sum.rotate_left(5) ^ n); }}\n\
-         Ok(sum.to_le_bytes().to_vec()) }}"
-    );
-    let mut rig = Rig::new(1);
-    let slow = rig.register(&burns, |_| ());
-    let took = (0..5).map(|_| {
-        rig.call(slow, b"");
-        rig.done().cpu_ns
-    });
-    let took = Duration::from_nanos(took.max().unwrap());
-    assert!(took > Duration::from_millis(2), "{took:?} is shorter than a turn of the kernel's");
-    let burns = rig.register(&burns, |it| it.budget = 2 * took);
-    let endless = "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
-    let endless = rig.register(endless, |it| it.budget = 2 * took);
-    let is_over = AtomicBool::new(false);
-    let cpus = rustix::thread::sched_getaffinity(None).unwrap().count();
-    std::thread::scope(|scope| {
-        let _until = Until(&is_over);
-        for _ in 0..4 * cpus {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    std::hint::spin_loop()
-                }
-            });
-        }
-        let mut most = Duration::ZERO;
-        for _ in 0..20 {
-            let begun = Instant::now();
-            rig.call(burns, b"");
-            let done = rig.done();
-            most = most.max(begun.elapsed());
-            assert!(matches!(done.outcome, Outcome::Reply(_)), "{:?}", done.outcome);
-            assert!(Duration::from_nanos(done.cpu_ns) <= 2 * took, "{} ns", done.cpu_ns);
-        }
-        println!("{took:?} of a CPU took {most:?} at most");
-        assert_eq!(rig.outcome(endless, b""), Outcome::Budget(2 * took));
-    });
-}
-
-/// What is over when this is dropped.
-struct Until<'a>(&'a AtomicBool);
-
-impl Drop for Until<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
