@@ -267,7 +267,8 @@ fn who_ends_its_worker_has_a_strike_and_no_other() {
     }
 }
 
-/// A signal of a fault that somebody has sent is no fault: neither of the function that runs nor of its worker.
+/// A signal of a fault that somebody has sent is no fault, neither of the function that runs nor of its
+/// worker.
 #[test]
 fn signals_of_faults_from_outside_are_nobodys() {
     let mut rig = Rig::new(1);
