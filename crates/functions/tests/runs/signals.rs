@@ -222,11 +222,11 @@ fn row_54_random_bytes_that_are_interrupted_are_all_there() {
     let (mut answered, mut stopped) = (0, 0);
     for _ in 0..trials(10_000) {
         let number = host.submit(&fills, b"");
-        let mut is_named = false;
+        let (is_to_end, mut is_named) = (random.below(2) == 0, false);
         // As long as it runs: most of that time is the system call's.
         while host.link.peek(number).is_none() {
             pause(random.below(3000));
-            let names = random.below(40) == 0;
+            let names = is_to_end && random.below(40) == 0;
             is_named |= names;
             host.link.stop(if names { number } else { number.wrapping_sub(1) });
         }
