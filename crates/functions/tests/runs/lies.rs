@@ -244,7 +244,7 @@ fn who_ends_its_worker_has_a_strike_and_no_other() {
 
     let endless = "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
     let endless = rig.register(endless, |it| it.budget = Duration::from_secs(60));
-    for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+    for signal in [Signal::KILL, Signal::TERM, Signal::USR1] {
         rig.call(endless, b"");
         let mut last = 0;
         for _ in 0..2 {
