@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use partywall_abi::function::{Completion, End, Input, Submission, Task};
+use partywall_abi::function::{Completion, End};
 use partywall_functions::builder::{BuildError, Built};
 use partywall_functions::image::ImageError;
 use partywall_functions::verify::VerifyError;
 use partywall_testkit::{Random, is_full};
 
-use super::host::{BUILDER, Host, IN, OUT, ROOM};
+use super::host::{BUILDER, Host, OUT};
 use sources::{Function, Request};
 
 /// How many there are at least.
@@ -103,18 +103,7 @@ fn answer(
         let said = host.link.read(OUT, (done.bytes + done.log + done.lost) as usize);
         let (names, body) = said.split_at((done.bytes + done.log) as usize);
         let reply = [names, b":", body].concat();
-        host.link.write(IN, &reply);
-        host.link.submit(&Submission {
-            task: Task::Resume,
-            cell: host.cell,
-            entry: 0,
-            quanta: 0,
-            call: 0,
-            bytes: reply.len() as u32,
-            input: Input::Long { at: IN, parameters: 0, has_data: false },
-            output: OUT,
-            room: ROOM,
-        });
+        host.resume(host.cell, 0, &reply);
         done = host.wait();
     }
     let bytes = bytes(host, &done);

@@ -167,6 +167,22 @@ impl Host {
         (String::from_utf8_lossy(text).into(), String::from_utf8_lossy(log).into())
     }
 
+    /// Lets the function go on that waits in a cell, with its service's answer: a status code, and bytes.
+    pub(crate) fn resume(&mut self, cell: u16, code: u32, answer: &[u8]) -> u32 {
+        self.link.write(IN, answer);
+        self.link.submit(&Submission {
+            task: Task::Resume,
+            cell,
+            entry: 0,
+            quanta: 0,
+            call: 0,
+            bytes: answer.len() as u32,
+            input: Input::Long { at: IN, parameters: code, has_data: false },
+            output: OUT,
+            room: ROOM,
+        })
+    }
+
     pub(crate) fn wait(&mut self) -> Completion {
         let begun = Instant::now();
         loop {

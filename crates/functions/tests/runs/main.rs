@@ -16,8 +16,8 @@ mod upkeep;
 
 use std::time::Duration;
 
-use host::{Host, IN, OUT, UPPER};
-use partywall_abi::function::{End, Input, Submission, Task};
+use host::{Host, OUT, UPPER};
+use partywall_abi::function::End;
 use partywall_functions::clock::Exactness;
 
 #[test]
@@ -206,18 +206,7 @@ fn a_function_waits_for_a_service_while_others_run() {
         host.cell = 0;
         let done = host.call(&upper, b"others");
         assert_eq!(done.end, End::Reply);
-        host.link.write(IN, text.as_bytes());
-        host.link.submit(&Submission {
-            task: Task::Resume,
-            cell,
-            entry: 0,
-            quanta: 0,
-            call: 0,
-            bytes: text.len() as u32,
-            input: Input::Long { at: IN, parameters: code, has_data: false },
-            output: OUT,
-            room: 4096,
-        });
+        host.resume(cell, code, text.as_bytes());
         host.wait()
     };
     for n in 0..2 {

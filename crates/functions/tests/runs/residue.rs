@@ -5,12 +5,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use partywall_abi::function::{End, Input, Submission, Task};
+use partywall_abi::function::End;
 use partywall_functions::builder::Layer;
 use partywall_functions::store::Loaded;
 use partywall_testkit::Random;
 
-use super::host::{Host, IN, OUT, ROOM, builder, main_rs};
+use super::host::{Host, OUT, builder, main_rs};
 
 /// What the processor has: lines of assembly that fill all vectors with the word in `rdi`, and those that
 /// write them to where `rsi` points, 64 bytes each.
@@ -183,18 +183,7 @@ fn row_52_a_function_that_has_waited_finds_nothing_of_others() {
         assert_eq!(done.end, End::Calls, "{done:?}");
         rig.host.cell = 0;
         rig.leave(word, (round % 4) as u8);
-        rig.host.link.write(IN, b"x");
-        rig.host.link.submit(&Submission {
-            task: Task::Resume,
-            cell: 1,
-            entry: 0,
-            quanta: 0,
-            call: 0,
-            bytes: 1,
-            input: Input::Long { at: IN, parameters: 0, has_data: false },
-            output: OUT,
-            room: ROOM,
-        });
+        rig.host.resume(1, 0, b"x");
         let done = rig.host.wait();
         assert_eq!(done.end, End::Reply, "{done:?}");
         let bytes = rig.host.link.read(OUT, done.bytes as usize);

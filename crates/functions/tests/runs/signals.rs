@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use partywall_abi::function::{Completion, End, Input, Submission, Task};
+use partywall_abi::function::{Completion, End};
 use partywall_testkit::{Random, trials};
 
-use super::host::{Host, IN, OUT, ROOM, UPPER};
+use super::host::{Host, OUT, UPPER};
 use super::limits::stat;
 
 /// Burns as many rounds as the request says, and answers with a sum of them.
@@ -162,18 +162,7 @@ fn row_54_signals_at_calls_of_the_runtime_are_not_harmful() {
             assert_eq!(said, [&b"a/b/c"[..], &[asked]].concat());
             // Nobody runs whom it could stop.
             host.link.stop(number);
-            host.link.write(IN, &[!asked]);
-            number = host.link.submit(&Submission {
-                task: Task::Resume,
-                cell: 1,
-                entry: 0,
-                quanta: 0,
-                call: 0,
-                bytes: 1,
-                input: Input::Long { at: IN, parameters: 0, has_data: false },
-                output: OUT,
-                room: ROOM,
-            });
+            number = host.resume(1, 0, &[!asked]);
             (asked, is_named) = (asked + 1, false);
         };
         if done.end == End::Stopped {
