@@ -37,6 +37,8 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use sha2::{Digest as _, Sha256};
 
+use crate::checks::block_bytes;
+
 /// Versions of a function that are kept.
 pub const KEPT: usize = 10;
 
@@ -111,9 +113,7 @@ impl Record {
     /// The bytes of the images of all versions, with their parameters and secrets.
     pub fn image_bytes(&self) -> u64 {
         let of = |deployed: &Deployed| {
-            let values = deployed.parameters.iter().chain(&deployed.secrets);
-            let values = values.map(|(name, value)| (name.len() + value.len()) as u64);
-            deployed.image_bytes + values.sum::<u64>()
+            deployed.image_bytes + block_bytes(&deployed.parameters, &deployed.secrets) as u64
         };
         self.versions.iter().map(|version| of(&version.deployed)).sum()
     }
