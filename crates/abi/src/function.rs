@@ -33,8 +33,8 @@
 //!
 //! A worker that finds nothing spins for a while, stores 1 in `sleep`, looks once more, and waits for the
 //! word to change (futex(2)). Who submits looks at the word behind a fence, once for all that it submits
-//! together, and where it is 1 stores 0 and wakes. Until the dispatcher has read what the worker has begun
-//! with, `sleep` is [`CLOSED`].
+//! together, and where it is 1 changes it to [`WOKEN`] and wakes; who was woken stores 0 when it runs. Until
+//! the dispatcher has read what the worker has begun with, `sleep` is [`CLOSED`].
 //!
 //! A worker whose CPU is another one's for now does not spin: the dispatcher stores the number of the next
 //! submission in `rest` while there is none, and a worker that looks for that one sleeps at once.
@@ -63,8 +63,8 @@
 //! that lacks what it must have stores [`begun::REFUSED`] and ends; one that fails before it has come so far
 //! ends with its reason on standard error.
 //! Where it has no protection keys, a text behind the ring says why: its length in 32 bits, and so many
-//! bytes, [`begun::TEXT`] at most. The dispatcher reads both, and then stores 0 in `sleep` and wakes: until
-//! then no function has run that could have written them. There may be submissions before.
+//! bytes, [`begun::TEXT`] at most. The dispatcher reads both, and then stores [`WOKEN`] in `sleep` and wakes:
+//! until then no function has run that could have written them. There may be submissions before.
 //!
 //! # Ending a function
 //!
@@ -103,6 +103,8 @@ pub const SHORT: usize = 24;
 pub const GRAIN: usize = 64;
 /// What `sleep` is until the worker may look for submissions.
 pub const CLOSED: u32 = 2;
+/// What a word of sleep is from when its sleeper is woken until that runs.
+pub const WOKEN: u32 = 3;
 /// Where a short payload is.
 const SHORT_AT: usize = 5;
 
@@ -132,11 +134,11 @@ pub struct Word(pub AtomicU32);
 pub struct Ring {
     /// The submission that is to end.
     pub stop: Word,
-    /// 1 while the worker sleeps.
+    /// 1 while the worker sleeps, [`WOKEN`] until it runs.
     pub sleep: Word,
     /// The submission for which the worker does not spin.
     pub rest: Word,
-    /// 1 while the dispatcher sleeps, for all that it knows of this worker.
+    /// The same of the dispatcher, for all that it knows of this worker.
     pub bell: Word,
     slots: [Slot; SLOTS as usize],
     begun: Word,

@@ -18,8 +18,8 @@
 //! others have not; those begin again elsewhere, and so does the first, once, unless its function has called
 //! a service and is not declared to be idempotent. Nobody is told twice.
 //!
-//! The budget of a function is time on the worker's CPU as the dispatcher sees it: from the completion
-//! before, or from its submission, whichever is later. Beyond it the worker is sent the signal, and again
+//! The budget of a function is time on the worker's CPU, from the completion before or from its submission,
+//! whichever is later, without what others have of that CPU. Beyond it the worker is sent the signal, and again
 //! after [`AGAIN`] and ever longer times until the completion comes. A worker that does not hear it for
 //! [`DEAF`] is killed, and the call is [`Outcome::Deaf`]. A worker that has given up so many functions
 //! ([`Workers::recycle`]) takes no call any more, and another has its seat when its last one is over.
@@ -38,6 +38,7 @@
 //! | locks, atomic read-modify-writes, system calls | none, unless the worker sleeps | as before |
 //! | fences | 1 for all that is submitted together | as before |
 
+mod budget;
 mod call;
 mod cells;
 mod check;
@@ -341,6 +342,7 @@ impl<T> Dispatcher<T> {
             came_ns: now_ns,
             deadline_ns,
             cpu_ns: 0,
+            lost_ns: 0,
         });
         Ok(number)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use partywall_abi::function::{CLOSED, Word};
+use partywall_abi::function::{CLOSED, WOKEN, Word};
 use partywall_abi::sync::{Ordering, fence};
 use rustix::thread::futex::{self, Flags, Timespec, Wait, WaitFlags, WaitPtr, WaitvFlags};
 use rustix::time::{ClockId, clock_gettime};
@@ -10,7 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// Wakes who sleeps by this word, after something was written for it.
 pub(crate) fn wake(word: &Word) {
     fence(Ordering::SeqCst);
-    if word.0.load(Ordering::Relaxed) == 1 && word.0.swap(0, Ordering::Relaxed) == 1 {
+    let relaxed = Ordering::Relaxed;
+    if word.0.load(relaxed) == 1 && word.0.compare_exchange(1, WOKEN, relaxed, relaxed).is_ok() {
         // Nobody may be there any more.
         let _nobody = futex::wake(&word.0, Flags::empty(), 1);
     }
@@ -18,7 +19,7 @@ pub(crate) fn wake(word: &Word) {
 
 /// Lets a worker look for submissions that waits for that by this word.
 pub(crate) fn open(word: &Word) {
-    word.0.store(0, Ordering::Release);
+    word.0.store(WOKEN, Ordering::Release);
     // Nobody may be there any more.
     let _nobody = futex::wake(&word.0, Flags::empty(), 1);
 }
@@ -29,6 +30,7 @@ pub(crate) fn until_open(word: &Word) {
         // It looks again, whatever has ended the wait.
         let _woken = futex::wait(&word.0, Flags::empty(), CLOSED, None);
     }
+    word.0.store(0, Ordering::Relaxed);
 }
 
 /// Sleeps once, for so long at most, unless what it waits for is there once it has said that it sleeps.

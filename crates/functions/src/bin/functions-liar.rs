@@ -76,6 +76,7 @@ impl Liar {
         while self.ring.sleep.0.load(Ordering::Acquire) == CLOSED {
             pause();
         }
+        self.ring.sleep.0.store(0, Ordering::Relaxed);
         let mut number = 1;
         loop {
             let Some(submission) = self.ring.slot(number).submission.submission(number) else {

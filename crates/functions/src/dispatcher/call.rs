@@ -38,6 +38,12 @@ impl<T> Call<T> {
         self.generation == number.generation
     }
 
+    /// Its function runs once more, from its begin.
+    pub(super) fn begin_again(&mut self) {
+        (self.answer, self.has_called) = (None, false);
+        self.lost_ns += std::mem::take(&mut self.cpu_ns);
+    }
+
     /// Whether this is the number of the last call of a service that it has made, and none of one before.
     pub(super) fn has_asked(&self, number: Number) -> bool {
         self.asked == Some(number)
@@ -117,5 +123,7 @@ pub(super) struct Call<T> {
     /// When it came, and when it is over.
     pub(super) came_ns: u64,
     pub(super) deadline_ns: Option<u64>,
+    /// The CPU time of this run of its function, and of those before, of which nothing is left.
     pub(super) cpu_ns: u64,
+    pub(super) lost_ns: u64,
 }

@@ -32,8 +32,9 @@ impl<T> Dispatcher<T> {
             let process = &mut self.seats.processes[at];
             // None are left of a worker that has ended.
             let Some(flying) = process.flying.pop_front() else { break };
-            let cpu_ns = now_ns.saturating_sub(process.began_ns);
-            (process.began_ns, process.told_ns) = (now_ns, None);
+            let cpu_ns = process.budget.had_ns(&process.worker, now_ns);
+            process.told_ns = None;
+            process.budget.begin(now_ns);
             let call = &mut self.calls[flying.call.at()];
             (call.cpu_ns, call.is_flying) = (call.cpu_ns + cpu_ns, false);
             self.completed((at, now_ns), &flying, &completion, events)?;
@@ -120,7 +121,8 @@ impl<T> Dispatcher<T> {
             _ => false,
         };
         if again && call.over.is_none() {
-            (call.has_called, call.is_queued) = (false, true);
+            call.begin_again();
+            call.is_queued = true;
             self.again.push_front(number);
             return Ok(());
         }
@@ -178,7 +180,8 @@ impl<T> Dispatcher<T> {
     ) -> io::Result<()> {
         self.release(number.at());
         let call = self.calls.remove(number.at());
-        let Call { token, function: id, begun, cpu_ns, is_queued, came_ns, .. } = call;
+        let Call { token, function: id, begun, cpu_ns, lost_ns, is_queued, came_ns, .. } = call;
+        let cpu_ns = cpu_ns + lost_ns;
         if is_queued {
             self.again.retain(|queued| *queued != number);
         }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use partywall_abi::function::{SLOTS, Submission};
 use partywall_abi::security::Isolation;
 
+use super::budget::Budget;
 use super::call::Number;
 use super::cells::Cells;
 use super::payloads::{Payloads, Room};
@@ -37,8 +38,8 @@ pub(super) struct Process {
     pub(super) payloads: Payloads,
     pub(super) flying: VecDeque<Flying>,
     pub(super) cells: Cells,
-    /// When the first of them has begun, as far as is known; else when the last one has ended.
-    pub(super) began_ns: u64,
+    /// What the first of them has had of its budget; before the process has begun, since when it is there.
+    pub(super) budget: Budget,
     /// When it was told to stop, first and last.
     pub(super) told_ns: Option<(u64, u64)>,
     /// The functions that it has given up.
@@ -50,6 +51,8 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn new(worker: Worker, (group, seat): (usize, usize), now_ns: u64) -> Self {
         let (payloads, flying, cells) = <(Payloads, VecDeque<_>, Cells)>::default();
+        let mut budget = Budget::default();
+        budget.begin(now_ns);
         Self {
             worker,
             group,
@@ -58,7 +61,7 @@ impl Process {
             payloads,
             flying,
             cells,
-            began_ns: now_ns,
+            budget,
             told_ns: None,
             given_up: 0,
             lie: None,
@@ -128,7 +131,8 @@ impl Process {
     /// Sees whether it has begun: what it was given before begins now.
     pub(super) fn greet(&mut self, now_ns: u64) {
         if !self.has_begun && self.worker.has_begun() {
-            (self.has_begun, self.began_ns) = (true, now_ns);
+            self.has_begun = true;
+            self.budget.greet(&self.worker, now_ns);
         }
     }
 
@@ -140,7 +144,8 @@ impl Process {
         now_ns: u64,
     ) {
         if self.flying.is_empty() {
-            (self.began_ns, self.told_ns) = (now_ns, None);
+            self.told_ns = None;
+            self.budget.begin(now_ns);
         }
         let number = self.worker.put(submission);
         self.flying.push_back(Flying { number, call, cell: submission.cell, input, output });

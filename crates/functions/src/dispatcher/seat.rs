@@ -206,7 +206,7 @@ impl Seats {
                 return None;
             }
             let (cost, place) = self.inactive(at, wanted)?;
-            Some(((cost, active.map_or(0, |active| active.began_ns)), place))
+            Some(((cost, active.map_or(0, |active| active.budget.began_ns())), place))
         });
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, place)| place)
     }
@@ -250,7 +250,7 @@ impl Seats {
     /// The process that was used least recently of those in which nothing runs or waits.
     pub(super) fn unused(&self) -> Option<usize> {
         let unused = self.processes.iter().filter(|(_, process)| process.is_empty());
-        unused.min_by_key(|(_, process)| process.began_ns).map(|(at, _)| at)
+        unused.min_by_key(|(_, process)| process.budget.began_ns()).map(|(at, _)| at)
     }
 
     /// A call has no place now: its group stands in a line, and what the call waits for.

@@ -32,7 +32,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::call::{Event, Number};
+use super::call::{Call, Event, Number};
+use super::function::Function;
 use super::outcome::Outcome;
 use super::process::Process;
 use super::seat::Unstarted;
@@ -52,6 +53,7 @@ impl<T> Dispatcher<T> {
         if self.watched_ns(at).is_none_or(|until| until > now_ns) {
             return;
         }
+        let grace_ns = self.grace_ns();
         let process = &mut self.seats.processes[at];
         if !process.has_begun {
             let _gone = process.worker.child().kill();
@@ -60,6 +62,12 @@ impl<T> Dispatcher<T> {
         let Some(front) = process.flying.front() else { return };
         let call = &mut self.calls[front.call.at()];
         let number = front.number;
+        if call.over.is_none() && process.told_ns.is_none() {
+            let first = (number, left_ns(&self.functions, call) + grace_ns);
+            if !process.budget.is_over(&process.worker, first, now_ns) {
+                return;
+            }
+        }
         match &mut process.told_ns {
             None => process.told_ns = Some((now_ns, now_ns)),
             Some((first, _)) if now_ns - *first > DEAF.as_nanos() as u64 => {
@@ -78,7 +86,7 @@ impl<T> Dispatcher<T> {
         let process = &self.seats.processes[at];
         let call = &self.calls[process.flying.front()?.call.at()];
         if !process.has_begun {
-            return Some(process.began_ns.saturating_add(BEGIN.as_nanos() as u64));
+            return Some(process.budget.began_ns().saturating_add(BEGIN.as_nanos() as u64));
         }
         if let Some((first, last)) = process.told_ns {
             // Each time twice as long, so that signals never come faster than a worker handles them.
@@ -87,10 +95,7 @@ impl<T> Dispatcher<T> {
         if call.over.is_some() {
             return Some(0);
         }
-        // What its function has used before it waited for a service counts too.
-        let budget_ns = self.functions[call.function.at()].budget_ns;
-        let until_ns = process.began_ns.saturating_add(budget_ns).saturating_sub(call.cpu_ns);
-        Some(until_ns.saturating_add(self.grace_ns()))
+        Some(process.budget.next_ns(left_ns(&self.functions, call) + self.grace_ns()))
     }
 
     /// How much later than a worker's own timer the dispatcher stops a function.
@@ -127,7 +132,8 @@ impl<T> Dispatcher<T> {
             if is_looked_at && !process.has_begun {
                 // One that has no call is watched by nobody else.
                 process.greet(now_ns);
-                let is_late = now_ns.saturating_sub(process.began_ns) > BEGIN.as_nanos() as u64;
+                let is_late =
+                    now_ns.saturating_sub(process.budget.began_ns()) > BEGIN.as_nanos() as u64;
                 // One that refuses to begin ends by itself, if it is honest.
                 let refuses = matches!(process.worker.begun(), Some(Err(_)));
                 if !process.has_begun && (is_late || refuses) {
@@ -316,12 +322,17 @@ impl<T> Dispatcher<T> {
             return self.done((number, now_ns), lost, Vec::new(), events);
         }
         call.is_second |= may_have_run;
-        (call.answer, call.has_called) = (None, false);
+        call.begin_again();
         if !std::mem::replace(&mut call.is_queued, true) {
             self.again.push_front(number);
         }
         Ok(())
     }
+}
+
+/// What a function has left of its budget: what it has used before it waited for a service counts too.
+fn left_ns<T>(functions: &slab::Slab<Function>, call: &Call<T>) -> u64 {
+    functions[call.function.at()].budget_ns.saturating_sub(call.cpu_ns)
 }
 
 /// Whether a worker has ended for what it has done itself: signals but those for faults come from outside.

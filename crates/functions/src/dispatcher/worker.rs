@@ -2,14 +2,16 @@
 //! The dispatcher's side of one worker.
 
 use std::cell::OnceCell;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use partywall_abi::function::{
-    CLOSED, Completion, GRAIN, Ring, SLOTS, Submission, Word, begun, following,
+    CLOSED, Completion, GRAIN, Ring, SLOTS, Submission, WOKEN, Word, begun, following,
 };
 use partywall_abi::security::Isolation;
 use partywall_abi::sync::Ordering;
@@ -29,6 +31,7 @@ use crate::worker::{STOP, Start};
 pub struct Worker {
     child: Child,
     pidfd: OwnedFd,
+    account: Option<Account>,
     /// The ring, and the payloads behind it.
     shared: Mapping,
     /// The next submission's number, and that of the first without a completion.
@@ -98,6 +101,7 @@ impl Worker {
         let pid = rustix::process::Pid::from_child(&child);
         match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Self {
+                account: Account::of(pid),
                 child,
                 pidfd,
                 shared,
@@ -225,6 +229,22 @@ impl Worker {
         }
     }
 
+    /// Whether it was woken, and has not run since.
+    pub(super) fn is_waking(&self) -> bool {
+        self.ring().sleep.0.load(Ordering::Relaxed) == WOKEN
+    }
+
+    /// How often it has lost its CPU to somebody else; none where the kernel does not say.
+    pub(super) fn preempted(&self) -> Option<u64> {
+        self.account.as_ref()?.preempted()
+    }
+
+    /// The CPU time that it has had by the kernel's account, which is up to a tick old while it runs; none
+    /// where the kernel does not say.
+    pub(super) fn cpu_ns(&self) -> Option<u64> {
+        self.account.as_ref()?.cpu_ns()
+    }
+
     /// Whether it has begun, and looks for submissions from now on.
     pub fn has_begun(&self) -> bool {
         matches!(self.begun(), Some(Ok(_)))
@@ -331,6 +351,45 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         end(&mut self.child);
+    }
+}
+
+/// What the kernel says of the CPU that a process has, as long as that was not waited for.
+#[derive(Debug)]
+struct Account {
+    status: File,
+    clock: libc::clockid_t,
+}
+
+impl Account {
+    /// Of a process, if the kernel says anything.
+    fn of(pid: rustix::process::Pid) -> Option<Self> {
+        let pid = pid.as_raw_nonzero().get();
+        let status = File::open(format!("/proc/{pid}/status")).ok()?;
+        let mut clock = 0;
+        // SAFETY: writes the number of a clock.
+        let got = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+        let account = Self { status, clock };
+        (got == 0 && account.preempted().is_some()).then_some(account)
+    }
+
+    /// proc_pid_status(5).
+    fn preempted(&self) -> Option<u64> {
+        let mut bytes = [0; 8192];
+        let length = self.status.read_at(&mut bytes, 0).ok()?;
+        // It is among the last lines.
+        let mut lines = bytes[..length].rsplit(|byte| *byte == b'\n');
+        let count = lines.find_map(|line| line.strip_prefix(b"nonvoluntary_ctxt_switches:"))?;
+        std::str::from_utf8(count).ok()?.trim().parse().ok()
+    }
+
+    /// clock_getcpuclockid(3).
+    fn cpu_ns(&self) -> Option<u64> {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes a time.
+        let got = unsafe { libc::clock_gettime(self.clock, &raw mut time) };
+        let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        (got == 0).then_some(ns)
     }
 }
 

@@ -8,6 +8,7 @@
 //! | new rights by exec | no_new_privs |
 //! | all system calls but futex(2), getrandom(2) and exit_group(2) | seccomp(2); others are SIGSYS |
 //! | but timer_settime(2) as well, where it has a timer | the same, for that timer alone |
+//! | and clock_gettime(2), then | the same, for the CPU time of its thread alone |
 //! | the time stamp counter, where functions see the time coarsely | PR_SET_TSC |
 //! | being traced and dumped by its own user | PR_SET_DUMPABLE, RLIMIT_CORE |
 //!
@@ -335,6 +336,7 @@ fn filter(timer: Option<&Timer>) -> Result<BpfProgram, seccompiler::BackendError
     ]);
     if let Some(timer) = timer {
         rules.insert(libc::SYS_timer_settime, vec![only(0, timer.number())?]);
+        rules.insert(libc::SYS_clock_gettime, vec![only(0, libc::CLOCK_THREAD_CPUTIME_ID)?]);
     }
     let filter =
         SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, TargetArch::x86_64)?;

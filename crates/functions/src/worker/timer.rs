@@ -8,16 +8,19 @@
 //! | --- | --- |
 //! | no function | nothing; the next submission sets it for a quantum |
 //! | a function that the tick before has not found | a quantum |
-//! | the same function for the second time | all that is left of its quanta |
-//! | the same function for the third time, or with one quantum in all | nothing: the function is given up |
+//! | the same function, which has had less than its quanta since it was found first | what is left of them |
+//! | the same function, which has had its quanta | nothing: the function is given up |
 //!
-//! A function is given up after its quanta and before one more has passed. Short functions cost a signal and
-//! a timer_settime(2) in a quantum, however many they are, and none when it is set; one behind a long
+//! The timer goes by the clock, and what a function has had by the CPU time of this thread, for others may
+//! want its CPU. A function is given up after its quanta and before one more has passed, if it has the CPU to
+//! itself; else at the first tick by which it has had them. Short functions cost a signal, a clock_gettime(2)
+//! and a timer_settime(2) in a quantum, however many they are, and none when it is set; one behind a long
 //! function costs one more, so that it does not have what was left to that.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// The signal of a tick.
 pub(super) const TICK: i32 = libc::SIGALRM;
@@ -30,8 +33,10 @@ static QUANTUM: AtomicU64 = AtomicU64::new(0);
 static IS_SET: AtomicBool = AtomicBool::new(false);
 /// The quanta of the function that runs or is about to; 0 where it is not given up by this timer.
 static QUANTA: AtomicU32 = AtomicU32::new(0);
-/// The submission that the last tick has found, and its quanta that are left.
-static FOUND: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+/// The submission that the last tick has found.
+static FOUND: AtomicU32 = AtomicU32::new(0);
+/// The CPU time of this thread, in nanoseconds, when the function has had its quanta.
+static UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// A timer of this thread.
 #[derive(Debug)]
@@ -82,33 +87,44 @@ pub(super) fn end() {
 /// A tick, by which `running` is found on the CPU; whether it is given up.
 pub(super) fn tick(running: u32) -> bool {
     IS_SET.store(false, Relaxed);
-    let [found, left] = &FOUND;
-    if running == 0 {
-        // One that is about to run has seen that the timer is set.
-        if QUANTA.load(Relaxed) != 0 {
-            set(1);
-        }
+    let (quanta, quantum_ns) = (QUANTA.load(Relaxed), QUANTUM.load(Relaxed));
+    if quanta == 0 {
         return false;
     }
-    if found.swap(running, Relaxed) != running {
-        let quanta = QUANTA.load(Relaxed);
-        left.store(quanta, Relaxed);
-        if quanta != 0 {
-            set(1);
-        }
+    let had_ns = cpu_ns();
+    if FOUND.swap(running, Relaxed) != running {
+        // What it has had of the quantum in which it was found is one of them.
+        UNTIL.store(had_ns + u64::from(quanta) * quantum_ns, Relaxed);
+        set(1);
         return false;
     }
-    let left = left.swap(1, Relaxed);
-    if left > 1 {
-        set(left - 1);
+    // The two clocks differ by what signals and interrupts take.
+    let left_ns = (UNTIL.load(Relaxed)).saturating_sub(had_ns + quantum_ns / 2);
+    let left = left_ns.div_ceil(quantum_ns) as u32;
+    if left > 0 {
+        set(left);
     }
-    left == 1
+    left == 0
+}
+
+/// The CPU time of this thread.
+fn cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let clock = libc::CLOCK_THREAD_CPUTIME_ID;
+    // SAFETY: writes a time.
+    let got = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) };
+    if got != 0 {
+        // A thread has that clock. This is a handler's code too, which must not panic.
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(96) }
+    }
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Sets the timer for one tick after so many quanta.
 fn set(quanta: u32) {
     IS_SET.store(quanta == 1, Relaxed);
-    let time = std::time::Duration::from_nanos(QUANTUM.load(Relaxed)) * quanta;
+    let time = Duration::from_nanos(QUANTUM.load(Relaxed)) * quanta;
     let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let time =
         libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };

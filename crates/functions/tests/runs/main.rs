@@ -1,5 +1,6 @@
 //! Functions that run in a worker.
 
+mod busy;
 mod corpus;
 mod dispatch;
 mod host;
