@@ -31,7 +31,7 @@ use std::time::Duration;
 use super::worker::Worker;
 use super::{AGAIN, DEAF};
 
-/// How long before the end of a budget it is looked, at most; else a quarter of the budget.
+/// How long before the end of a budget it is looked, at most; else half of the budget.
 const LEAD: Duration = Duration::from_micros(15);
 
 /// What is known of the time that the first function has had.
@@ -102,7 +102,7 @@ impl Budget {
     pub(super) fn next_ns(&self, left_ns: u64) -> u64 {
         match self.known {
             Known::Nothing | Known::Waking { .. } => {
-                let lead_ns = (left_ns / 4).min(LEAD.as_nanos() as u64);
+                let lead_ns = (left_ns / 2).min(LEAD.as_nanos() as u64);
                 self.began_ns.saturating_add(left_ns - lead_ns)
             }
             Known::All { .. } => self.began_ns.saturating_add(left_ns),

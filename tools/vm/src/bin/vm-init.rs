@@ -168,10 +168,10 @@ fn clear(port: &mut Port, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts a program in a process group of its own, both its outputs in one pipe.
-fn start(program: &Program) -> io::Result<(PipeReader, Pid)> {
+/// Starts a program in a process group of its own, with its two outputs.
+fn start(program: &Program) -> io::Result<([PipeReader; 2], Pid)> {
     use std::os::unix::process::CommandExt as _;
-    let (reader, writer) = io::pipe()?;
+    let ((out, to_out), (err, to_err)) = (io::pipe()?, io::pipe()?);
     let mut command = Command::new(&program.path);
     command
         .args(&program.arguments)
@@ -180,26 +180,30 @@ fn start(program: &Program) -> io::Result<(PipeReader, Pid)> {
         .current_dir("/")
         .process_group(0)
         .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer);
+        .stdout(to_out)
+        .stderr(to_err);
     let child = command.spawn()?;
-    Ok((reader, Pid::from_child(&child)))
+    Ok(([out, err], Pid::from_child(&child)))
 }
 
-/// Reads the pipe to its end, one message per line, without its line break.
-fn read_lines(pipe: PipeReader) -> Receiver<String> {
+/// Reads both pipes to their ends, one message per line, without its line break. A line of one output is never
+/// within a line of the other.
+fn read_lines(pipes: [PipeReader; 2]) -> Receiver<String> {
     let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        let mut pipe = BufReader::new(pipe);
-        let mut bytes = Vec::new();
-        while pipe.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
-            let text = String::from_utf8_lossy(&bytes);
-            if sender.send(text.trim_end_matches(['\r', '\n']).to_owned()).is_err() {
-                break;
+    for pipe in pipes {
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            let mut pipe = BufReader::new(pipe);
+            let mut bytes = Vec::new();
+            while pipe.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
+                let text = String::from_utf8_lossy(&bytes);
+                if sender.send(text.trim_end_matches(['\r', '\n']).to_owned()).is_err() {
+                    break;
+                }
+                bytes.clear();
             }
-            bytes.clear();
-        }
-    });
+        });
+    }
     receiver
 }
 
