@@ -301,7 +301,7 @@ impl Serve {
         directory: &std::path::Path,
         places: &Places,
     ) -> Result<String, Box<dyn Error>> {
-        let functions = host.list(None).map_err(|status| status.message().to_owned())?.len();
+        let functions = host.list().map_err(|status| status.message().to_owned())?.len();
         let mut text = format!("functions as `{}`, kept in {}\n", self.name, directory.display());
         let by = match places.preemption {
             Preemption::Timer(quantum) => format!("timers of {} us", quantum.as_micros()),

@@ -48,7 +48,7 @@ impl Stock {
     }
 }
 
-fn on_tokio<R>(work: impl Future<Output = R>) -> R {
+pub fn on_tokio<R>(work: impl Future<Output = R>) -> R {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(1).enable_all().build().unwrap().block_on(work)
 }

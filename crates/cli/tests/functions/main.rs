@@ -3,6 +3,7 @@
 mod ends;
 mod grpc;
 mod hostile;
+mod lists;
 mod rig;
 mod ways;
 
