@@ -1,7 +1,7 @@
 //! `partywall fn`: functions are written, built, deployed, called and served.
 //!
-//! `new`, `test`, `policy` and `budget` ask nobody. `serve` is a function host. All others ask one, by the name that it
-//! serves or at an address.
+//! `new`, `test`, `policy` and `budget` ask nobody. `serve` is a function host. All others ask one, by the
+//! name that it serves or at an address.
 
 mod budget;
 mod local;

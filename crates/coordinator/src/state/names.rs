@@ -87,7 +87,8 @@ impl State {
         self.count_changed(name);
     }
 
-    /// Who calls something at a name wants to know who serves it, and so does who serves it: whether it is alone.
+    /// Who calls something at a name wants to know whether somebody serves it; who serves it, whether it is
+    /// alone.
     pub(super) fn may_watch(&self, principals: &[String], name: &ServiceName) -> bool {
         self.policy.may_register(principals, name)
             || !self.policy.methods(principals, name).is_empty()

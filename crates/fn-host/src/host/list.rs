@@ -1,7 +1,7 @@
 //! What a host has, in the order of its names.
 //!
-//! A part of the list begins behind a name, which need not be one of a function any more. So whoever reads the
-//! list in parts has each function that stays once, whatever comes and goes meanwhile.
+//! A part of the list begins behind a name, which need not be one of a function any more. So whoever reads
+//! the list in parts has each function that stays once, whatever comes and goes meanwhile.
 
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, PoisonError};
