@@ -19,9 +19,9 @@ use tokio::sync::mpsc::UnboundedSender;
 /// How a coordinator is run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where processes connect; unless given, where they look: /run/partywall/coordinator.sock for
-    /// root, $XDG_RUNTIME_DIR/partywall/coordinator.sock for others. Not used with a socket that a
-    /// service manager hands over.
+    /// Where processes connect; unless given, where they look: PARTYWALL_SOCKET, else
+    /// /run/partywall/coordinator.sock for root, $XDG_RUNTIME_DIR/partywall/coordinator.sock for others. Not
+    /// used with a socket that a service manager hands over.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Where alone operators' calls are taken (lists, `policy reload`, `domain`): a socket for root and this
@@ -113,12 +113,8 @@ fn listen(path: Option<&Path>) -> Result<(Listen, String), Box<dyn Error>> {
             Err("several sockets were handed over (LISTEN_FDS), and a coordinator has one".into())
         }
         (None, _) => {
-            let path = match path {
-                Some(path) => {
-                    crate::socket::check(path, "--socket")?;
-                    check_directory(path, "--socket")?;
-                    path.to_path_buf()
-                }
+            let path = match named(path, socket::variable(SOCKET))? {
+                Some(path) => path,
                 None => {
                     let root = rustix::process::geteuid().is_root();
                     usual_place(root, socket::variable("XDG_RUNTIME_DIR"))?
@@ -128,6 +124,20 @@ fn listen(path: Option<&Path>) -> Result<(Listen, String), Box<dyn Error>> {
             Ok((Listen::At(path), shown))
         }
     }
+}
+
+/// Where processes find the coordinator.
+const SOCKET: &str = "PARTYWALL_SOCKET";
+
+/// The path that is given by the flag, or else by the variable.
+fn named(flag: Option<&Path>, variable: Option<OsString>) -> Result<Option<PathBuf>, String> {
+    let given = flag.map(|path| (path.to_path_buf(), "--socket"));
+    let Some((path, by)) = given.or(variable.map(|path| (path.into(), SOCKET))) else {
+        return Ok(None);
+    };
+    crate::socket::check(&path, by)?;
+    check_directory(&path, by)?;
+    Ok(Some(path))
 }
 
 /// Where operators' calls are taken, if not where processes connect.
@@ -163,7 +173,9 @@ fn usual_place(root: bool, run: Option<OsString>) -> Result<PathBuf, &'static st
         return Ok("/run/partywall/coordinator.sock".into());
     }
     let run = run.filter(|dir| !dir.is_empty());
-    let run = run.ok_or("XDG_RUNTIME_DIR is not set; say by --socket where processes connect")?;
+    let run = run.ok_or(
+        "XDG_RUNTIME_DIR is not set; say by --socket or PARTYWALL_SOCKET where processes connect",
+    )?;
     Ok(Path::new(&run).join("partywall/coordinator.sock"))
 }
 
@@ -253,6 +265,26 @@ mod tests {
         assert!(refused.starts_with("--operators /xxx") && refused.contains("at most 107"));
         let missing = operators(Some(Path::new("/no/such/o.sock")), &at("/r/c.sock")).unwrap_err();
         assert!(missing.starts_with("--operators /no/such/o.sock: there is no directory"));
+    }
+
+    #[test]
+    fn a_socket_is_named_by_the_flag_or_else_by_the_variable() {
+        let dir = tempfile::tempdir().unwrap();
+        let (flag, variable) = (dir.path().join("flag"), dir.path().join("variable"));
+        let by_variable = || Some(variable.clone().into_os_string());
+        assert_eq!(named(Some(&flag), by_variable()), Ok(Some(flag.clone())));
+        assert_eq!(named(None, by_variable()), Ok(Some(variable.clone())));
+        assert_eq!(named(None, None), Ok(None));
+        for (bad, said) in [
+            (
+                "/no/such/c.sock".to_owned(),
+                "PARTYWALL_SOCKET /no/such/c.sock: there is no directory",
+            ),
+            ("x".repeat(108), "PARTYWALL_SOCKET x"),
+        ] {
+            let refused = named(None, Some(bad.into())).unwrap_err();
+            assert!(refused.starts_with(said), "{refused}");
+        }
     }
 
     #[test]

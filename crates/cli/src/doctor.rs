@@ -1,5 +1,5 @@
-//! `partywall doctor`: what this machine offers, what links would therefore be like, and whether a
-//! coordinator answers.
+//! `partywall doctor`: what this machine offers, what links would therefore be like, whether functions can be
+//! built and run, and whether a coordinator answers.
 
 use std::error::Error;
 use std::os::unix::net::UnixStream;
@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use partywall::{Confidentiality, Evidence, Isolation};
 use partywall_domain::machine::{Feature, Finding};
 
+use crate::functions::needs::{self, Need};
 use crate::isolation::{Machine, NEEDED};
 use crate::socket::Socket;
 
@@ -31,7 +32,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         }
         Err(why) => why.to_string(),
     };
-    crate::say(&format!("{}\nCoordinator:\n  {coordinator}\n", report(&found, &others)))?;
+    let needs = of_functions(&needs::look());
+    let report = report(&found, &others);
+    crate::say(&format!("{report}\n{needs}\nCoordinator:\n  {coordinator}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -100,21 +103,32 @@ fn yes(there: bool) -> &'static str {
     if there { "yes" } else { "no" }
 }
 
+/// A line with what something is for, and one with what was seen.
+fn line(name: &str, there: bool, meaning: &str, seen: &str) -> String {
+    format!("  {name:<22} {:<4} {meaning}\n  {:<22}      {seen}\n", yes(there), "")
+}
+
+/// What a function host finds here.
+fn of_functions(needs: &[Need]) -> String {
+    let mut out = String::from("Functions on it (`partywall fn`):\n");
+    for need in needs {
+        out.push_str(&line(need.name, need.there, need.meaning, &need.seen));
+    }
+    out
+}
+
 fn report(findings: &[Finding], others: &[Other]) -> String {
     let mut out = String::from("This machine, and what each is for:\n");
-    let mut line = |name: &str, there: bool, meaning: &str, seen: &str| {
-        out.push_str(&format!("  {name:<22} {:<4} {meaning}\n", yes(there)));
-        out.push_str(&format!("  {:<22}      {seen}\n", ""));
-    };
     for finding in findings {
         let need = if NEEDED.contains(&finding.feature) { "domains need it: " } else { "" };
         let meaning = format!("{need}{}", meaning(finding.feature));
-        line(&finding.feature.to_string(), finding.there, &meaning, &finding.seen);
+        let name = finding.feature.to_string();
+        out.push_str(&line(&name, finding.there, &meaning, &finding.seen));
     }
     let mut unused = Vec::new();
     for other in others {
         match other.meaning {
-            Some(meaning) => line(other.name, other.there, meaning, &other.seen),
+            Some(meaning) => out.push_str(&line(other.name, other.there, meaning, &other.seen)),
             None => unused.push(format!("{} ({})", other.name, yes(other.there))),
         }
     }
@@ -215,6 +229,20 @@ mod tests {
     fn doctor_names_what_domains_miss() {
         let report = report(&findings(&[Feature::Fsgsbase, Feature::Seccomp]), &others());
         assert!(report.contains("domain   none here: without FSGSBASE, seccomp;"), "{report}");
+    }
+
+    #[test]
+    fn what_functions_need_has_a_line_each_with_what_was_seen() {
+        let need = |there| Need {
+            name: "compiler",
+            meaning: "builds",
+            there,
+            seen: "what was seen".into(),
+        };
+        let said = of_functions(&[need(true), need(false)]);
+        let lines: Vec<_> = said.lines().map(str::trim).collect();
+        assert_eq!(lines[1..3], ["compiler               yes  builds", "what was seen"]);
+        assert_eq!(lines[3], "compiler               no   builds");
     }
 
     #[test]

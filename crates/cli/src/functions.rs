@@ -1,10 +1,12 @@
 //! `partywall fn`: functions are written, built, deployed, called and served.
 //!
-//! `new`, `test` and `budget` ask nobody. `serve` is a function host. All others ask one, by the name that it
-//! serves or at an address.
+//! `new`, `test`, `policy` and `budget` ask nobody. `serve` is a function host. All others ask one, by the
+//! name that it serves or at an address.
 
 mod budget;
 mod local;
+pub(crate) mod needs;
+mod policy;
 mod remote;
 mod serve;
 mod show;
@@ -23,6 +25,7 @@ Examples:
   partywall fn ls
   partywall fn logs shout
   partywall fn rollback shout                  the version before is called again
+  partywall fn policy check policy.toml        whether `fn serve --policy` takes it
   partywall fn pull shout > shout.pwfn         its signed image, for `fn push shout.pwfn` on another host
   partywall fn budget --cores 14 --latency 8us --percentile 99
 
@@ -68,6 +71,11 @@ pub(crate) enum Order {
     Pull(remote::Pull),
     /// Be a function host until it is stopped.
     Serve(serve::Serve),
+    /// Check the policy of a function host.
+    Policy {
+        #[command(subcommand)]
+        order: policy::Order,
+    },
     /// How long functions may run so that most calls begin in time.
     Budget(budget::Budget),
 }
@@ -97,6 +105,7 @@ fn done(order: &Order) -> Result<ExitCode, Box<dyn Error>> {
         Order::Push(push) => push.run(),
         Order::Pull(pull) => pull.run(),
         Order::Serve(serve) => serve.run(),
+        Order::Policy { order } => order.run(),
         Order::Budget(budget) => budget.run(),
     }
 }
@@ -109,6 +118,8 @@ fn this_program(role: &str) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(vec![own, role.to_owned()])
 }
 
+/// The compiler, unless another one is named.
+const RUSTC: &str = "rustc";
 /// The hidden command that the builder starts.
 pub(crate) const SANDBOX: &str = "fn-sandbox";
 /// The program of workers, which is beside this one. It is small, for all of its code is looked through for

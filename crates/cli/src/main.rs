@@ -107,7 +107,8 @@ enum Command {
         #[command(subcommand)]
         order: policy::Order,
     },
-    /// Show what this machine offers to keep services apart, and what links would be like on it.
+    /// Show what this machine offers to keep services apart, what links would be like on it, and whether
+    /// functions can be built and run.
     Doctor(doctor::Arguments),
     /// Show who calls whom, over which link and with which isolation.
     #[command(after_help = links::HELP)]
@@ -369,7 +370,7 @@ mod tests {
 
     #[test]
     fn policies_and_compose_files_of_the_documents_are_good() {
-        let (mut policies, mut composes) = (0, 0);
+        let (mut policies, mut composes, mut of_functions) = (0, 0, 0);
         for (from, text) in documents() {
             for block in blocks(&text, "toml").into_iter().filter(|b| b.contains("[service.")) {
                 // As the command adds it.
@@ -381,6 +382,11 @@ mod tests {
                     partywall_coordinator::Policy::parse(&from, &format!("{block}{store}"));
                 assert!(policy.is_ok(), "{from}: {}\n{block}", policy.unwrap_err());
                 policies += 1;
+            }
+            for block in blocks(&text, "toml").into_iter().filter(|b| b.contains("[owner.")) {
+                let policy = partywall_fn_host::policy::Policy::parse(&from, block);
+                assert!(policy.is_ok(), "{from}: {}\n{block}", policy.unwrap_err());
+                of_functions += 1;
             }
             for block in blocks(&text, "yaml").into_iter().filter(|b| b.contains("x-partywall")) {
                 // What belongs to a service alone is put into one.
@@ -405,6 +411,7 @@ mod tests {
             }
         }
         assert!(policies >= 2 && composes >= 3, "{policies} policies, {composes} Compose files");
+        assert!(of_functions >= 1, "{of_functions} policies of function hosts");
     }
 
     #[test]

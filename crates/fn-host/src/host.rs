@@ -17,7 +17,9 @@
 //!
 //! Who may not see a function is told that there is none.
 
-use std::collections::{HashMap, HashSet};
+mod list;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -25,13 +27,14 @@ use std::time::{Duration, Instant};
 use partywall_functions::builder::{Builder, Toolchain};
 use partywall_functions::dispatcher::{MESSAGE, Registration, Share, WorkerProcess};
 use partywall_functions::isolation::InForce;
-use partywall_functions::runtime::{self, Callee, OwnerHandle, Report, Runtime, Ticket};
+use partywall_functions::runtime::{self, Callee, OwnerHandle, Runtime, Ticket};
 use partywall_functions::sandbox::Limits as BuildLimits;
 use partywall_functions::signed::{Made, Signed};
 use partywall_functions::source::{File, check_size};
 use tokio::sync::{OnceCell, Semaphore};
 use tonic::Status;
 
+pub use self::list::Listed;
 use crate::checks::{self, Values};
 use crate::logs::{Line, Logs, Wanted, now_ms};
 use crate::outward::{Known, Outwards};
@@ -99,23 +102,10 @@ pub enum Code {
     Image(Vec<u8>),
 }
 
-/// A function, as it is listed.
-#[derive(Debug)]
-pub struct Listed {
-    /// Its name.
-    pub name: String,
-    /// What is deployed.
-    pub record: Record,
-    /// Whose functions it may meet in one worker.
-    pub share: &'static str,
-    /// What is known of it since the host has started; none before it was registered.
-    pub report: Option<Report>,
-}
-
 /// A function that can be called.
 #[derive(Debug)]
 struct Live {
-    record: Record,
+    record: Arc<Record>,
     callee: Arc<OnceCell<Callee>>,
 }
 
@@ -127,7 +117,7 @@ pub struct Host {
     /// Closed once the dispatcher has ended.
     over: tokio::sync::watch::Receiver<()>,
     known: Arc<Known>,
-    functions: RwLock<HashMap<String, Arc<Live>>>,
+    functions: RwLock<BTreeMap<String, Arc<Live>>>,
     owners: Mutex<HashMap<String, OwnerHandle>>,
     /// Changes of what is deployed come one after the other.
     changes: tokio::sync::Mutex<()>,
@@ -161,7 +151,7 @@ impl Host {
         let compiler = toolchain.as_ref().map_or(String::new(), |found| found.version().into());
         let builder = toolchain.map(|found| Builder::new(found, sandbox, BuildLimits::default()));
         let functions = registry.all()?.into_iter();
-        let functions = functions.map(|(name, record)| (name, Arc::new(live(record))));
+        let functions = functions.map(|(name, record)| (name, Arc::new(live(record.into()))));
         let functions = RwLock::new(functions.collect());
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Arc::new(Self {
@@ -242,14 +232,17 @@ impl Host {
         let found = live.and_then(|live| Some((policy.rules(&live.record.owner)?, live)));
         match found.filter(|(rules, _)| rules.allow(right, caller)) {
             Some((rules, live)) => Ok(with(rules, &live)),
-            None => Err(Status::not_found(format!(
-                "there is no function `{name}` {}; `partywall fn ls` shows those that there are",
-                match right {
-                    Right::Call => format!("that {caller} may call"),
-                    Right::Logs => format!("whose log {caller} may read"),
-                    Right::Ban => format!("that {caller} may ban"),
-                }
-            ))),
+            None => {
+                let (what, key) = match right {
+                    Right::Call => (format!("that {caller} may call"), "call"),
+                    Right::Logs => (format!("whose log {caller} may read"), "logs"),
+                    Right::Ban => (format!("that {caller} may ban"), "ban"),
+                };
+                Err(Status::not_found(format!(
+                    "there is no function `{name}` {what}; `partywall fn ls` shows those that there are, and \
+                     `{key}` in the policy of the function host says who may beside their owners"
+                )))
+            }
         }
     }
 
@@ -455,7 +448,7 @@ impl Host {
     /// From here on calls have the current version of this record. The one before is registered until its
     /// last caller has let it go.
     async fn publish(self: &Arc<Self>, name: &str, record: Record) {
-        let live = Arc::new(live(record));
+        let live = Arc::new(live(record.into()));
         // Before it is published, so that no caller waits for it; where it cannot be, its first call says
         // why.
         let _later = self.callee(name, &live).await;
@@ -570,9 +563,9 @@ impl Host {
             let live = host.rules((&caller, Right::Ban), &name, |_, live| live.clone())?;
             let (of, of_name) = (host.clone(), name.clone());
             blocking(move || of.registry.ban(&of_name, is_banned).map_err(of_registry)).await?;
-            let mut record = live.record.clone();
+            let mut record = Record::clone(&live.record);
             record.is_banned = is_banned;
-            let same = Live { record, callee: live.callee.clone() };
+            let same = Live { record: Arc::new(record), callee: live.callee.clone() };
             let callee = host.callee(&name, &live).await?;
             let of = host.clone();
             blocking(move || of.runtime.ban(callee.id(), is_banned).map_err(ended)).await?;
@@ -618,36 +611,6 @@ impl Host {
         self.registry.image_bytes(name, found.deployed.image).map_err(of_registry)
     }
 
-    /// The functions that a caller may see, by their names; all for none.
-    ///
-    /// # Errors
-    /// UNAVAILABLE, when the dispatcher has ended.
-    pub fn list(&self, caller: Option<&Caller>) -> Result<Vec<Listed>, Status> {
-        let policy = self.known.policy();
-        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
-        let is_seen = |live: &Arc<Live>| {
-            let Some(caller) = caller else { return true };
-            let rules = policy.rules(&live.record.owner);
-            rules.is_some_and(|rules| rules.sees(caller))
-        };
-        let seen = functions.iter().filter(|(_, live)| is_seen(live));
-        let mut seen: Vec<_> = seen.map(|(name, live)| (name.clone(), live.clone())).collect();
-        drop(functions);
-        seen.sort_by(|a, b| a.0.cmp(&b.0));
-        // Looked at once: one may be registered meanwhile.
-        let callees: Vec<_> = seen.iter().map(|(_, live)| live.callee.get().cloned()).collect();
-        let known = callees.iter().flatten().cloned().collect();
-        let mut reports = self.runtime.report(known).map_err(ended)?.into_iter();
-        let listed = seen.into_iter().zip(callees).map(|((name, live), callee)| {
-            let report = callee.and_then(|_| reports.next().flatten());
-            let by_policy = || policy.rules(&live.record.owner).map(|rules| rules.share);
-            let share = report.as_ref().map(|report| report.share).or_else(by_policy);
-            let share = share.map_or("none", Share::name);
-            Listed { name, record: live.record.clone(), share, report }
-        });
-        Ok(listed.collect())
-    }
-
     /// What keeps functions from their workers' memory; none before a worker has begun.
     ///
     /// # Errors
@@ -688,6 +651,6 @@ impl Drop for Building {
     }
 }
 
-fn live(record: Record) -> Live {
+fn live(record: Arc<Record>) -> Live {
     Live { record, callee: Arc::default() }
 }

@@ -56,7 +56,7 @@ pub async fn bind(host: Arc<Host>, address: SocketAddr) -> Result<Bound, partywa
 }
 
 async fn functions(State(host): State<Arc<Host>>) -> Response {
-    let listed = tokio::task::spawn_blocking(move || host.list(None)).await;
+    let listed = tokio::task::spawn_blocking(move || host.list()).await;
     match listed {
         Ok(Ok(listed)) => ([(CACHE_CONTROL, "no-store")], Json(shown(listed))).into_response(),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "the function host ends\n").into_response(),

@@ -18,13 +18,14 @@
 //! vouches for. An owner may do all with its own functions; what it does not list is nobody else's. What the
 //! policy does not name is denied.
 
+mod read;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use partywall_functions::dispatcher::Share;
 use partywall_functions::schedule::Limits;
-use serde::Deserialize;
 
 use crate::registry::Room;
 
@@ -154,93 +155,19 @@ pub struct Policy {
 
 /// What is wrong with a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file}: {text}")]
+#[error("{file}:{line}:{column}: {text}")]
 pub struct PolicyError {
     /// Its file.
     file: String,
-    /// What, where, and the remedy.
+    /// The line, from 1.
+    line: usize,
+    /// The character in it, from 1.
+    column: usize,
+    /// What, and the remedy.
     text: String,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    default: toml::Table,
-    #[serde(default)]
-    owner: BTreeMap<String, toml::Table>,
-}
-
-/// The keys of an owner.
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Keys {
-    functions: u64,
-    image_bytes: u64,
-    concurrency: usize,
-    waiting: u32,
-    rate: u64,
-    burst: u64,
-    queue: usize,
-    cpu_share: u32,
-    share: Share,
-    budget_us: u64,
-    most_budget_us: u64,
-    call: Vec<String>,
-    logs: Vec<String>,
-    ban: Vec<String>,
-    services: Vec<String>,
-}
-
-impl Default for Keys {
-    fn default() -> Self {
-        let Limits { rate, burst, queue, concurrency, waiting, share } = Limits::default();
-        Self {
-            functions: 1000,
-            image_bytes: 256 << 20,
-            concurrency,
-            waiting,
-            rate,
-            burst,
-            queue,
-            cpu_share: share,
-            share: Share::Owner,
-            budget_us: 10_000,
-            most_budget_us: 1_000_000,
-            call: Vec::new(),
-            logs: Vec::new(),
-            ban: Vec::new(),
-            services: Vec::new(),
-        }
-    }
-}
-
 impl Policy {
-    /// The policy of a text; `file` is for errors.
-    ///
-    /// # Errors
-    /// [`PolicyError`].
-    pub fn parse(file: &str, text: &str) -> Result<Self, PolicyError> {
-        let wrong = |text: String| PolicyError { file: file.into(), text };
-        let read: File = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
-        // What is wrong with the defaults is said of them, and not of each owner.
-        let default = keys(read.default.clone())
-            .and_then(|keys| Rules::new(ANYONE, keys))
-            .map_err(|text| wrong(format!("[default]: {text}")));
-        default?;
-        let mut owners = BTreeMap::new();
-        for (owner, table) in read.owner {
-            let mut merged = read.default.clone();
-            merged.extend(table);
-            let rules = check_name(&owner, false)
-                .and_then(|()| keys(merged))
-                .and_then(|keys| Rules::new(&owner, keys))
-                .map_err(|text| wrong(format!("[owner.{owner:?}]: {text}")))?;
-            owners.insert(owner, rules);
-        }
-        Ok(Self { owners })
-    }
-
     /// The policy of a host without one: its own user deploys and calls, and nobody else.
     pub fn of_user(uid: u32) -> Self {
         let text = format!("[owner.\"uid:{uid}\"]\n");
@@ -250,6 +177,14 @@ impl Policy {
     /// The rules of an owner; none if it may not deploy any more.
     pub fn rules(&self, owner: &str) -> Option<&Rules> {
         self.owners.get(owner)
+    }
+
+    /// What is to be said of a policy that is one, and hardly meant so.
+    pub fn note(&self) -> Option<&'static str> {
+        self.owners.is_empty().then_some(
+            "it has no owners, so nobody deploys and nothing is called; name one, such as \
+             [owner.\"uid:1000\"]",
+        )
     }
 
     /// All of them.
@@ -276,97 +211,6 @@ impl Policy {
             }),
         }
     }
-}
-
-fn keys(table: toml::Table) -> Result<Keys, String> {
-    Keys::deserialize(table).map_err(|error| error.to_string().trim_end().to_owned())
-}
-
-impl Rules {
-    fn new(owner: &str, keys: Keys) -> Result<Self, String> {
-        let above = |key: &str, value: u64, least: u64, most: u64| match value {
-            value if (least..=most).contains(&value) => Ok(()),
-            value => Err(format!("{key} = {value}; write a number from {least} to {most}")),
-        };
-        above("functions", keys.functions, 0, MOST_FUNCTIONS)?;
-        above("concurrency", keys.concurrency as u64, 1, 1 << 16)?;
-        above("waiting", keys.waiting.into(), 1, 1 << 16)?;
-        // To have no calls at all, nobody is named under `call`.
-        above("rate", keys.rate, 1, MOST_RATE)?;
-        above("queue", keys.queue as u64, 0, 1 << 20)?;
-        above("cpu_share", keys.cpu_share.into(), 1, 1 << 16)?;
-        above("most_budget_us", keys.most_budget_us, 1, MOST_BUDGET_US)?;
-        above("budget_us", keys.budget_us, 1, keys.most_budget_us)?;
-        let names = |key: &str, names: Vec<String>| {
-            names
-                .iter()
-                .try_for_each(|name| check_name(name, true))
-                .map_err(|e| format!("{key}: {e}"))?;
-            Ok::<_, String>(Names(names.into_iter().collect()))
-        };
-        let method = |text: &String| {
-            let (service, path) = text.split_once('/').filter(|(name, _)| !name.is_empty())?;
-            let service = service.into();
-            if path == "*" {
-                return Some(Method { service, path: path.into() });
-            }
-            let (of, name) = path.split_once('/').filter(|(of, name)| {
-                let is_whole = !of.is_empty() && !name.is_empty() && !name.contains('/');
-                is_whole && !of.contains('*') && (*name == "*" || !name.contains('*'))
-            })?;
-            Some(Method { service, path: format!("/{of}/{name}") })
-        };
-        let method = |text: &String| {
-            method(text).ok_or_else(|| {
-                format!(
-                    "services: `{text}` is no method; write SERVICE/package.Service/Method, \
-                     SERVICE/package.Service/* or SERVICE/*"
-                )
-            })
-        };
-        let Keys { rate, burst, queue, concurrency, waiting, cpu_share, .. } = keys;
-        Ok(Self {
-            owner: owner.into(),
-            room: Room { functions: keys.functions, image_bytes: keys.image_bytes },
-            limits: Limits { rate, burst, queue, concurrency, waiting, share: cpu_share },
-            share: keys.share,
-            budgets: [keys.budget_us, keys.most_budget_us].map(Duration::from_micros),
-            rights: [names("call", keys.call)?, names("logs", keys.logs)?, names("ban", keys.ban)?],
-            services: keys.services.iter().map(method).collect::<Result<_, _>>()?,
-        })
-    }
-}
-
-/// Functions of an owner, at most.
-const MOST_FUNCTIONS: u64 = 1_000_000;
-/// Calls in a second, at most: times are counted in nanoseconds.
-const MOST_RATE: u64 = 1_000_000_000;
-/// The longest budget, in microseconds.
-const MOST_BUDGET_US: u64 = 60_000_000;
-
-/// Whether this is a name of callers, or of an owner.
-fn check_name(name: &str, is_caller: bool) -> Result<(), String> {
-    if let Some(number) = name.strip_prefix("uid:") {
-        let is_number = number.parse::<u32>().is_ok_and(|uid| uid.to_string() == number);
-        return if is_number {
-            Ok(())
-        } else {
-            Err(format!("`{name}` is no user; write uid:NUMBER"))
-        };
-    }
-    if [ANYONE, NETWORK].contains(&name) && !is_caller {
-        return Err(format!(
-            "{name} is no owner, but many callers; name a principal or uid:NUMBER"
-        ));
-    }
-    if name.is_empty()
-        || name.len() > 63
-        || name.contains(['+', ','])
-        || name.contains(char::is_whitespace)
-    {
-        return Err(format!("`{name}` is no name: 1 to 63 bytes without blanks, `+` and `,`"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -444,22 +288,58 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_without_owners_is_one_with_a_note() {
+        for text in ["", "# Nothing.\n", "[default]\nrate = 1\n"] {
+            let policy = Policy::parse("f", text).unwrap();
+            assert!(policy.note().unwrap().starts_with("it has no owners"), "{text}");
+        }
+        assert_eq!(Policy::parse("f", "[owner.a]\n").unwrap().note(), None);
+    }
+
+    #[test]
     fn a_mistake_is_named_with_its_place_and_remedy() {
         for (text, said) in [
-            ("[owner.a]\nfunction = 1\n", "f.toml: [owner.\"a\"]: unknown field `function`"),
+            (
+                "[owner.a]\nfunction = 1\n",
+                "f.toml:2:1: unknown key `function`; there are functions, image_bytes,",
+            ),
+            (
+                "[owner.a]\n  budget_us = 0\n",
+                "f.toml:2:15: owner.a: budget_us = 0; write a number from 1 to 1000000",
+            ),
+            (
+                "[default]\nbudget_us = 200\n\n[owner.\"ä\"] \nmost_budget_us = 7\n",
+                "f.toml:2:13: owner.ä: budget_us = 200; write a number from 1 to 7",
+            ),
+            (
+                "[owner.a]\nmost_budget_us = 7\n",
+                "f.toml:2:18: owner.a: budget_us = 10000; write a number from 1 to 7",
+            ),
             ("[owner.a]\nbudget_us = 0\n", "budget_us = 0; write a number from 1 to 1000000"),
             ("[owner.a]\nwaiting = 0\n", "waiting = 0; write a number from 1 to 65536"),
             ("[owner.a]\nrate = 0\n", "rate = 0; write a number from 1 to 1000000000"),
             ("[owner.a]\nshare = \"none\"\n", "unknown variant `none`"),
             ("[owner.a]\ncall = [\"uid:x\"]\n", "call: `uid:x` is no user; write uid:NUMBER"),
-            ("[owner.anyone]\n", "anyone is no owner"),
+            ("[owner.a]\n[owner.anyone]\n", "f.toml:2:8: owner.anyone: anyone is no owner"),
+            ("[owner.a]\ncall = [\"a\", \"\"]\n", "f.toml:2:14: owner.a: call: `` is no name"),
             ("[owner.network]\n", "network is no owner"),
             ("[owner.a]\nservices = [\"s\"]\n", "services: `s` is no method; write SERVICE/"),
             ("[owner.a]\nservices = [\"s/p.A\"]\n", "services: `s/p.A` is no method"),
             ("[owner.a]\nservices = [\"s//p.A/M\"]\n", "services: `s//p.A/M` is no method"),
             ("[owner.a]\nservices = [\"s/p.A/M*\"]\n", "services: `s/p.A/M*` is no method"),
-            ("[default]\nqueue = -1\n", "f.toml: [default]: "),
-            ("owners = 1\n", "unknown field `owners`"),
+            (
+                "[default]\nqueue = -1\n",
+                "f.toml:2:9: found integer `-1`; write a whole number from 0 on",
+            ),
+            ("[owner.a]\nqueue = \"1\"\n", "f.toml:2:9: found string \"1\"; write a whole number"),
+            ("[default]\nrate = 0\n", "f.toml:2:8: default: rate = 0; write"),
+            ("owners = 1\n", "f.toml:1:1: unknown key `owners`; there are default, owner here"),
+            (
+                "[owner.a]\ncall = \"b\"\n",
+                "f.toml:2:8: invalid type: string \"b\", expected a sequence",
+            ),
+            ("[owner.a]\nrate\n", "f.toml:2:"),
+            ("[owner.a]\nrate = 1\nrate = 2\n", "f.toml:3:1: duplicate key"),
         ] {
             let error = Policy::parse("f.toml", text).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");

@@ -2,6 +2,9 @@
 //!
 //! Who calls is [`partywall::Peer`], by the kernel's word; who has none comes over HTTP/2, is `network`, and
 //! has `Invoke` alone.
+//!
+//! A list comes in pages. The token of a page is the name of the last function before it, so a host keeps
+//! nothing of a reader, and whoever makes one up learns no more than by a list from its begin.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,9 +12,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use partywall::{Deadline, Peer};
 use partywall_functions::source::File;
+use prost::Message as _;
 use serde_bytes::ByteBuf;
 use tonic::{Request, Response, Status};
 
+use crate::checks;
 use crate::host::{Code, Deployment, Host, Listed};
 use crate::logs::{Line, Wanted};
 use crate::policy::Caller;
@@ -22,6 +27,12 @@ use crate::reply::{CALL, blocking};
 
 /// The longest message: a request with what is around it.
 pub(crate) const LONGEST: usize = partywall_functions::dispatcher::MESSAGE + (64 << 10);
+
+/// The most functions of a page of a list.
+const PAGE: usize = 1000;
+/// The most bytes of a page, unless its only function has more: with all versions that has at most
+/// [`KEPT`](crate::registry::KEPT) times [`PARAMETERS`](checks::PARAMETERS) and some hundred bytes for each.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// The service of a host, to be added to a server.
 pub fn of(host: Arc<Host>) -> FunctionsServer<Service> {
@@ -103,10 +114,20 @@ impl Functions for Service {
         request: Request<proto::ListRequest>,
     ) -> Result<Response<proto::ListReply>, Status> {
         let (host, who) = (self.0.clone(), process(&request)?);
-        let listed = blocking(move || host.list(Some(&who))).await?;
-        let with_all = request.get_ref().versions;
-        let functions = listed.into_iter().map(|one| function(one, with_all)).collect();
-        Ok(Response::new(proto::ListReply { functions }))
+        let proto::ListRequest { versions, page_size, page_token } = request.into_inner();
+        if !page_token.is_empty() && checks::name(&page_token).is_err() {
+            return Err(Status::invalid_argument(format!(
+                "page_token has {} bytes and is none that this host has given; begin again without one",
+                page_token.len()
+            )));
+        }
+        let most = match page_size as usize {
+            0 => PAGE,
+            most => most.min(PAGE),
+        };
+        // One more says whether there is another page.
+        let listed = blocking(move || host.list_behind(&who, &page_token, most + 1)).await?;
+        Ok(Response::new(page(listed, versions, most)))
     }
 
     async fn logs(
@@ -193,11 +214,26 @@ fn version(name: &str, record: &Record, Version { number, deployed }: &Version) 
     }
 }
 
+/// The first of these functions that a page has room for.
+fn page(listed: Vec<Listed>, with_all: bool, most: usize) -> proto::ListReply {
+    let (all, mut bytes) = (listed.len(), 0);
+    let mut functions: Vec<proto::Function> = Vec::new();
+    for one in listed.into_iter().take(most) {
+        let one = function(one, with_all);
+        bytes += one.encoded_len();
+        if bytes > PAGE_BYTES && !functions.is_empty() {
+            break;
+        }
+        functions.push(one);
+    }
+    let last = functions.last().filter(|_| functions.len() < all);
+    let last = last.and_then(|one| one.version.as_ref());
+    let next_page_token = last.map_or_else(String::new, |version| version.function.clone());
+    proto::ListReply { functions, next_page_token }
+}
+
 /// A function as it is listed.
-pub(crate) fn function(
-    Listed { name, record, share, report }: Listed,
-    with_all: bool,
-) -> proto::Function {
+fn function(Listed { name, record, share, report }: Listed, with_all: bool) -> proto::Function {
     let others = record.versions.iter().filter(|of| with_all && of.number != record.current);
     let others = others.map(|of| version(&name, &record, of)).collect();
     proto::Function {

@@ -57,7 +57,7 @@ pub async fn tell(host: Arc<Host>) {
         tokio::time::sleep(PERIOD).await;
         let of = host.clone();
         // The dispatcher may have ended; the host says so elsewhere.
-        if let Ok(Ok(listed)) = tokio::task::spawn_blocking(move || of.list(None)).await {
+        if let Ok(Ok(listed)) = tokio::task::spawn_blocking(move || of.list()).await {
             telemetry.look(&listed);
         }
     }
@@ -234,7 +234,7 @@ mod tests {
         (counts.calls, counts.replies, counts.cold) = (replies + 1, replies, 1);
         Listed {
             name: name.into(),
-            record: Record::first("o", version),
+            record: Record::first("o", version).into(),
             share: "owner",
             report: Some(Report {
                 is_banned: false,

@@ -83,6 +83,11 @@ impl Registered {
         let state = lock(&self.client.state);
         state.served.get(&self.key).is_some_and(|served| served.number.is_some())
     }
+
+    /// Watches the name, this registration among those that are counted.
+    pub(crate) fn watch(&self, name: &ServiceName) -> Result<Watching, Error> {
+        self.client.watch(name)
+    }
 }
 
 impl Drop for Registered {

@@ -35,7 +35,7 @@ pub(crate) struct Test {
     #[arg(long, value_name = "TIME", value_parser = super::sources::time, default_value = "10ms")]
     budget: Duration,
     /// The compiler.
-    #[arg(long, value_name = "PATH", default_value = "rustc")]
+    #[arg(long, value_name = "PATH", default_value = super::RUSTC)]
     rustc: PathBuf,
 }
 

@@ -217,16 +217,24 @@ pub(crate) struct List {
 
 impl List {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn Error>> {
-        let request = proto::ListRequest { versions: self.versions };
-        let listed = self.host.ask("fn ls", |mut client| async move {
-            Ok(client.list(request).await?.into_inner())
+        let functions = self.host.ask("fn ls", |mut client| async move {
+            let mut request = proto::ListRequest { versions: self.versions, ..Default::default() };
+            let mut functions = Vec::new();
+            loop {
+                let page = client.list(request.clone()).await?.into_inner();
+                functions.extend(page.functions);
+                if page.next_page_token.is_empty() {
+                    return Ok(functions);
+                }
+                request.page_token = page.next_page_token;
+            }
         })?;
         let text = match self.versions {
             false => {
-                let rows: Vec<_> = listed.functions.iter().map(show::row).collect();
+                let rows: Vec<_> = functions.iter().map(show::row).collect();
                 show::table(&show::COLUMNS, &rows)
             }
-            true => show::table(&show::VERSION_COLUMNS, &show::version_rows(&listed.functions)),
+            true => show::table(&show::VERSION_COLUMNS, &show::version_rows(&functions)),
         };
         crate::say(&text)?;
         Ok(ExitCode::SUCCESS)
@@ -256,6 +264,7 @@ impl Logs {
     pub(super) fn run(&self) -> Result<ExitCode, Box<dyn Error>> {
         self.host.ask("fn logs", |mut client| async move {
             let (mut lines, mut after) = (self.lines, 0);
+            let mut is_first = true;
             loop {
                 let function = self.name.clone();
                 let request = proto::LogsRequest { function, lines, call: self.call, after };
@@ -264,6 +273,10 @@ impl Logs {
                     after = after.max(line.number);
                     crate::say(&show::log_line(line))?;
                 }
+                if is_first && reply.lines.is_empty() {
+                    crate::remark(&self.nothing());
+                }
+                is_first = false;
                 if !self.follow {
                     return Ok(ExitCode::SUCCESS);
                 }
@@ -271,6 +284,18 @@ impl Logs {
                 tokio::time::sleep(ASKED).await;
             }
         })
+    }
+}
+
+impl Logs {
+    /// What is said where there are no lines.
+    fn nothing(&self) -> String {
+        let (name, call) = (&self.name, self.call);
+        let of = if call == 0 { "" } else { " of this call" };
+        format!(
+            "there are no lines of `{name}`{of}: a function writes them with `log!`; they come when a call is \
+             over, and are gone with the host, or when their owner has 1 MiB of newer ones"
+        )
     }
 }
 

@@ -23,6 +23,8 @@ use crate::socket::Socket;
 
 /// The name that a host serves, unless another one is given.
 pub(super) const NAME: &str = "functions";
+/// How long a host that is about to end still may serve the name.
+const ENDING: Duration = Duration::from_secs(1);
 /// So many functions a worker gives up before another one has its place.
 const RECYCLE: u32 = 10_000;
 
@@ -36,15 +38,16 @@ pub(crate) struct Serve {
     /// /var/lib/partywall/functions for root, else partywall/functions in XDG_STATE_HOME or ~/.local/state.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Who may deploy, call, read logs and ban; read again on SIGHUP. Without it, this user alone.
+    /// Who may deploy, call, read logs and ban; read again on SIGHUP. Without it, this user alone. `fn policy
+    /// check` says whether it is one.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Also take calls over HTTP/1.1 and HTTP/2 there, as POST /NAME and as Invoke of gRPC. Nobody vouches
     /// for who calls: to the policy it is `network`.
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
     http: Option<SocketAddr>,
     /// Show all functions and their counts there, as a page. Whoever can connect can read it.
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
     page: Option<SocketAddr>,
     /// The CPUs of the workers, such as `0,2-3`; a worker for each. Unless given, all of this process, but
     /// for one for the dispatcher where there are several.
@@ -61,8 +64,9 @@ pub(crate) struct Serve {
     /// tells them most of what others do on the same processor.
     #[arg(long, value_name = "TIME", value_parser = resolution, default_value = "100us")]
     clock: Duration,
-    /// The most bytes of images in memory; beyond them those that were not called of late are unloaded.
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
+    /// The most bytes of images in memory, such as `512M`; beyond them those that were not called of late are
+    /// unloaded.
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1G")]
     memory: u64,
     /// The most worker processes. There is one for each CPU and whose functions may meet (`share` in the
     /// policy); the one that was used least recently is ended for another one.
@@ -73,7 +77,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "LEVEL", default_value_t = Wanted::Prefer)]
     isolation: Wanted,
     /// The compiler.
-    #[arg(long, value_name = "PATH", default_value = "rustc")]
+    #[arg(long, value_name = "PATH", default_value = super::RUSTC)]
     rustc: PathBuf,
     #[command(flatten)]
     metrics: crate::metrics::Exporter,
@@ -102,6 +106,37 @@ fn cpus(text: &str) -> Result<Cpus, String> {
         once if once < several => Err("a CPU is named twice".into()),
         _ => Ok(Cpus(all)),
     }
+}
+
+/// An address to listen at.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.rsplit(':').next().filter(|port| port.parse::<u16>().is_ok());
+        let port = port.unwrap_or("8080");
+        format!(
+            "write an address and a port: 127.0.0.1:{port} for callers on this host alone, or 0.0.0.0:{port} for \
+             all that reach it"
+        )
+    })
+}
+
+/// A number of bytes, also in units of 1024: `65536`, `64K`, `512M` or `2GiB`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let shift = match unit.strip_suffix("iB").unwrap_or(unit) {
+        "" if unit.is_empty() => Some(0),
+        "K" => Some(10),
+        "M" => Some(20),
+        "G" => Some(30),
+        "T" => Some(40),
+        _ => None,
+    };
+    let number = number.parse::<u64>().ok();
+    number
+        .zip(shift)
+        .and_then(|(number, shift)| number.checked_mul(1 << shift))
+        .ok_or_else(|| "write a number of bytes, such as `65536`, `512M` or `2G`".to_owned())
 }
 
 /// How often a timer looks at most: each look takes its function the time of a signal.
@@ -168,6 +203,7 @@ impl Serve {
             let _children = signal(SignalKind::child())?;
             let host = Host::start(settings)?;
             let bound = self.bind(&host).await?;
+            self.alone(&bound).await?;
             let listening = self.listen(&host).await?;
             let started = self.started(&host, &directory, &places)?;
             crate::say(&format!("{started}{listening}ready\n"))?;
@@ -247,8 +283,11 @@ impl Serve {
     fn read_policy(&self) -> Result<Policy, Box<dyn Error>> {
         let own = rustix::process::geteuid().as_raw();
         let Some(path) = &self.policy else { return Ok(Policy::of_user(own)) };
-        let text = partywall_coordinator::Policy::text_of(path)?;
-        Ok(Policy::parse(&path.display().to_string(), &text)?)
+        let policy = super::policy::read(path)?;
+        if let Some(note) = policy.note() {
+            crate::remark(&format!("{}: {note}", path.display()));
+        }
+        Ok(policy)
     }
 
     async fn reload(&self, host: &Arc<Host>) {
@@ -273,6 +312,20 @@ impl Serve {
         }
         let bound = server.add_service(service::of(host.clone())).bind(self.name.as_str()).await;
         self.socket.ask(|_| bound)
+    }
+
+    /// Whether no other process serves the name: two hosts have different functions, and calls and
+    /// deployments would go to the one or the other.
+    async fn alone(&self, bound: &partywall::Bound) -> Result<(), String> {
+        match bound.others(ENDING).await {
+            0 => Ok(()),
+            _ => Err(format!(
+                "another process serves `{name}` at this coordinator, and calls and deployments would go to the \
+                 one or the other; end that (`partywall ps` shows it), or serve another name: --name {name}2, \
+                 which the coordinator's policy has to allow",
+                name = self.name
+            )),
+        }
     }
 
     /// Listens where it is to, and says where that is.
@@ -301,7 +354,7 @@ impl Serve {
         directory: &std::path::Path,
         places: &Places,
     ) -> Result<String, Box<dyn Error>> {
-        let functions = host.list(None).map_err(|status| status.message().to_owned())?.len();
+        let functions = host.list().map_err(|status| status.message().to_owned())?.len();
         let mut text = format!("functions as `{}`, kept in {}\n", self.name, directory.display());
         let by = match places.preemption {
             Preemption::Timer(quantum) => format!("timers of {} us", quantum.as_micros()),
@@ -348,6 +401,44 @@ mod tests {
         let serve = Line::try_parse_from(line).map_err(|error| error.to_string())?.serve;
         let Places { dispatcher, workers, preemption } = serve.places(allowed)?;
         Ok((dispatcher, workers, preemption == Preemption::Dispatcher))
+    }
+
+    #[test]
+    fn addresses_and_sizes_are_read_or_have_a_remedy() {
+        assert_eq!(address("[::1]:7").map(|at| at.port()), Ok(7));
+        for (bad, said) in [
+            (
+                "8080",
+                "write an address and a port: 127.0.0.1:8080 for callers on this host alone, or 0.0.0.0:8080",
+            ),
+            (":81", "127.0.0.1:81 for"),
+            ("localhost:82", "127.0.0.1:82 for"),
+            ("http://127.0.0.1:83", "127.0.0.1:83 for"),
+            ("127.0.0.1", "127.0.0.1:8080 for"),
+            ("127.0.0.1:99999", "127.0.0.1:8080 for"),
+            ("", "127.0.0.1:8080 for"),
+        ] {
+            let refused = address(bad).unwrap_err();
+            assert!(refused.contains(said), "{bad}: {refused}");
+        }
+        for (text, number) in
+            [("0", 0), ("65536", 65_536), ("1M", 1 << 20), ("3K", 3072), ("2GiB", 2 << 30)]
+        {
+            assert_eq!(bytes(text), Ok(number), "{text}");
+        }
+        for bad in ["", "M", "-1", "1.5G", "1MB", "1 M", "iB", "1iB", "1m", "99999999999T"] {
+            assert!(bytes(bad).unwrap_err().contains("such as `65536`, `512M`"), "{bad}");
+        }
+        let line = |flag: &str, text: &str| match Line::try_parse_from(["fn", flag, text]) {
+            Ok(line) => Ok(line.serve.memory),
+            Err(error) => Err(error.to_string()),
+        };
+        assert_eq!((line("--memory", "1M"), line("--timer", "1ms")), (Ok(1 << 20), Ok(1 << 30)));
+        let refused = line("--http", "8080").unwrap_err();
+        assert!(
+            refused.contains("'8080' for '--http") && refused.contains("127.0.0.1:8080"),
+            "{refused}"
+        );
     }
 
     #[test]

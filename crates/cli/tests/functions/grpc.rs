@@ -1,21 +1,29 @@
 //! Functions by gRPC: stock clients over HTTP/2, and calls that end with their callers and their deadlines.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::StreamBody;
 
 use partywall_fn_host::proto::functions_client::FunctionsClient;
 use partywall_fn_host::proto::{InvokeReply, InvokeRequest};
 use partywall_fn_host::reply::CALL;
 use partywall_interop::python_client;
+use tokio::sync::oneshot;
+use tokio_stream::StreamExt as _;
 use tonic::body::Body;
 use tonic::codegen::Service as _;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-use crate::SHOUT;
 use crate::rig::{Rig, http};
 use crate::ways::open;
+use crate::{SHOUT, says};
 
 const SPIN: &str = "pub fn handle(_: Request<'_>) -> Reply { loop {} }\n";
 const INVOKE: &str = "/partywall.functions.v1.Functions/Invoke";
@@ -48,7 +56,7 @@ impl Stock {
     }
 }
 
-fn on_tokio<R>(work: impl Future<Output = R>) -> R {
+pub fn on_tokio<R>(work: impl Future<Output = R>) -> R {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(1).enable_all().build().unwrap().block_on(work)
 }
@@ -123,6 +131,82 @@ fn a_stock_grpc_client_calls_functions_over_http2() {
     // What is gRPC's is nothing to a call by POST.
     let other = http(at, "POST /shout HTTP/1.1\r\ngrpc-timeout: 1n\r\nx: y", b"plain");
     assert_eq!((other.code, other.body.as_str()), (200, "PLAIN"));
+}
+
+/// How a body goes on behind its first parts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Rest {
+    Ends,
+    Stays,
+    Comes,
+}
+
+/// A body of parts of 1 MiB, with the number of those that were taken; the sender is gone with the body.
+fn body(parts: usize, rest: Rest) -> (Body, Arc<AtomicUsize>, oneshot::Receiver<()>) {
+    let (taken, (sender, gone)) = (Arc::new(AtomicUsize::new(0)), oneshot::channel::<()>());
+    let part = Bytes::from(vec![b'z'; 1 << 20]);
+    let counted = taken.clone();
+    let first = tokio_stream::iter(0..if rest == Rest::Comes { usize::MAX } else { parts });
+    let first = first.map(move |_| {
+        let _until_the_body_is_gone = &sender;
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, Status>(Frame::data(part.clone()))
+    });
+    let body = match rest {
+        Rest::Stays => Body::new(StreamBody::new(first.chain(tokio_stream::pending()))),
+        _ => Body::new(StreamBody::new(first)),
+    };
+    (body, taken, gone)
+}
+
+/// An over-long body is read to its end, to a pause or to a limit, beside the answer, and then given up. The
+/// connection goes on meanwhile and afterwards.
+#[test]
+fn an_over_long_body_over_http2_is_thrown_away() {
+    let rig = Rig::new();
+    let (_served, at) = rig.serve_http(&open(""));
+    rig.deploy("shout", SHOUT, &[]);
+    rig.deploy("unread", &says("x"), &["--budget", "1s"]);
+    on_tokio(async {
+        let stock = Stock::connect(at).await;
+        let post = async |body: Body, length: Option<usize>| {
+            let mut post = tonic::codegen::http::Request::post(format!("http://{at}/shout"));
+            if let Some(length) = length {
+                post = post.header("content-length", length);
+            }
+            let mut channel = stock.0.clone();
+            std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
+            channel.call(post.body(body).unwrap()).await.unwrap().status().as_u16()
+        };
+        for (parts, rest, has_length) in [
+            (16, Rest::Ends, true),
+            (16, Rest::Ends, false),
+            (9, Rest::Stays, false),
+            (16, Rest::Stays, true),
+            (0, Rest::Comes, false),
+        ] {
+            let case = format!("{parts} {rest:?} {has_length}");
+            let (body, taken, gone) = body(parts, rest);
+            // One that is said to have one part more than come.
+            let length = (parts + usize::from(rest == Rest::Stays)) << 20;
+            assert_eq!(post(body, has_length.then_some(length)).await, 413, "{case}");
+            assert_eq!(stock.invoke("shout", b"on").await.unwrap().into_inner().body, b"ON"[..]);
+            let ended = tokio::time::timeout(Duration::from_secs(20), gone).await;
+            assert!(ended.is_ok(), "{case}: it is waited for");
+            let taken = taken.load(Ordering::Relaxed);
+            match rest {
+                // 8 MiB as a body, four times that as what nobody wants, and what is under way.
+                Rest::Comes => assert!((32..48).contains(&taken), "{taken}"),
+                _ => assert_eq!(taken, parts, "{case}"),
+            }
+        }
+        // Nothing of them is left in the windows of the connection.
+        let whole = vec![b'x'; 4 << 20];
+        for _ in 0..3 {
+            let reply = stock.invoke("unread", &whole).await.unwrap();
+            assert_eq!(reply.into_inner().body, b"x"[..]);
+        }
+    });
 }
 
 /// Called by nothing but grpcio, without generated code.

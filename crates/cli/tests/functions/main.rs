@@ -3,6 +3,7 @@
 mod ends;
 mod grpc;
 mod hostile;
+mod lists;
 mod rig;
 mod ways;
 
@@ -43,6 +44,19 @@ fn a_function_is_written_tried_deployed_and_called() {
     assert!(log.ends_with(&format!(" {call} a request with 3 bytes\n")), "{log}");
     assert_eq!(log.lines().count(), 1, "{log}");
     assert_eq!(rig.good(&["logs", "shout"], "").lines().count(), 2);
+    for (of, said) in
+        [(&["--call", "77"][..], "no lines of `shout` of this call: a"), (&["--lines", "0"], "")]
+    {
+        let log = rig.run(&[&["logs", "shout"], of].concat(), "");
+        assert!(log.status.success() && rig::text(&log.stderr).contains(said), "{log:?}");
+        assert_eq!(log.stdout.is_empty(), !said.is_empty(), "{log:?}");
+        assert_eq!(log.stderr.is_empty(), said.is_empty(), "{log:?}");
+    }
+    let unread = rig.bad(&["logs", "other"], "");
+    assert!(
+        unread.0 == 69 && unread.1.contains("`logs` in the policy of the function host"),
+        "{unread:?}"
+    );
     let listed = rig.good(&["ls"], "");
     let row: Vec<_> = listed.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(row[..6], ["shout", "1", &me(), "owner", "loaded", "2"], "{listed}");
@@ -231,13 +245,53 @@ fn a_host_says_what_is_wrong_with_where_it_is_to_be() {
     let _served = rig.serve("state", &[]);
     let taken = rig.bad(&["serve", "--directory", "state"], "");
     assert!(taken.1.contains("another function host has this directory"), "{taken:?}");
+    // Another directory, and the same name.
+    let begun = std::time::Instant::now();
+    let second = rig.bad(&["serve", "--directory", "second"], "");
+    assert!(second.0 == 1 && begun.elapsed().as_secs() >= 1, "{second:?}");
+    let said = "another process serves `functions` at this coordinator";
+    assert!(second.1.contains(said) && second.1.contains("--name functions2"), "{second:?}");
+    assert_eq!(rig.good(&["ls"], "").lines().count(), 1, "the first one serves on");
     let policy = rig.file("policy.toml", "[owner.x]\nrates = 1\n");
     let wrong = rig.bad(&["serve", "--directory", "other", "--policy", &policy], "");
-    assert!(wrong.1.contains("[owner.\"x\"]: unknown field `rates`"), "{wrong:?}");
+    assert!(
+        wrong.1.contains("policy.toml:2:1: unknown key `rates`; there are functions,"),
+        "{wrong:?}"
+    );
+    assert_eq!(rig.bad(&["policy", "check", &policy], ""), wrong, "the same without a start");
     assert!(!exists(&rig.path("other")));
     let nowhere = rig.path("none.sock").display().to_string();
     let nowhere = rig.bad(&["serve", "--directory", "other", "--socket", &nowhere], "");
     assert!(nowhere.1.contains("no coordinator at"), "{nowhere:?}");
+}
+
+#[test]
+fn doctor_says_what_functions_need() {
+    let rig = Rig::new();
+    let doctor = |path: Option<&str>| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_partywall"));
+        command.arg("doctor").env("PARTYWALL_SOCKET", &rig.host.socket);
+        command.envs(path.map(|path| ("PATH", path)));
+        let said = rig::text(&command.output().unwrap().stdout);
+        let lines = said.lines().skip_while(|line| !line.starts_with("Functions on it")).skip(1);
+        lines.take(8).map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    // This machine builds functions and runs them: other tests do.
+    let found = doctor(None);
+    assert!(found[0].starts_with("compiler               yes  "), "{found:?}");
+    assert!(found[1].starts_with("rustc 1."), "{found:?}");
+    assert!(found[2].starts_with("program of workers     yes  "), "{found:?}");
+    assert!(found[3].ends_with("/partywall-worker"), "{found:?}");
+    assert!(found[4].starts_with("sandbox                yes  "), "{found:?}");
+    assert!(found[6].starts_with("protection keys        "), "{found:?}");
+    let served = rig.serve("state", &[]);
+    let kept = served.said.iter().find(|line| line.contains("workers' memory")).unwrap();
+    let has_keys = kept.contains("by: protection-keys");
+    assert_eq!(found[6].contains(" yes "), has_keys, "{found:?} {kept}");
+    let without = doctor(Some("/no/such"));
+    assert!(without[0].starts_with("compiler               no   "), "{without:?}");
+    assert!(without[1].contains("`rustc`") && without[1].contains("install Rust"), "{without:?}");
+    assert_eq!(without[2..], found[2..]);
 }
 
 /// Few descriptors, and a parent that has the ends of children ignored: a host builds all the same, uses what

@@ -87,9 +87,16 @@ impl State {
         self.count_changed(name);
     }
 
+    /// Who calls something at a name wants to know whether somebody serves it; who serves it, whether it is
+    /// alone.
+    pub(super) fn may_watch(&self, principals: &[String], name: &ServiceName) -> bool {
+        self.policy.may_register(principals, name)
+            || !self.policy.methods(principals, name).is_empty()
+    }
+
     fn watch(&mut self, conn: Conn, request: u32, name: ServiceName) {
         let c = &self.connections[&conn];
-        if self.policy.methods(&c.standing.identity.principals, &name).is_empty() {
+        if !self.may_watch(&c.standing.identity.principals, &name) {
             let text = format!(
                 "the policy lets {} call nothing at `{name}`; remedy: {}",
                 who(c),

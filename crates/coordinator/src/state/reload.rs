@@ -83,8 +83,7 @@ impl State {
         let over: Vec<_> =
             serves.filter(|(_, name)| !self.policy.may_register(principals, name)).collect();
         let watches = c.watches.iter().map(|(request, w)| (*request, w.name.clone()));
-        let blind: Vec<_> =
-            watches.filter(|(_, n)| self.policy.methods(principals, n).is_empty()).collect();
+        let blind: Vec<_> = watches.filter(|(_, name)| !self.may_watch(principals, name)).collect();
         for (registration, name) in over {
             let text = format!("the policy does not let this process serve `{name}` any more");
             self.unregister(conn, registration);

@@ -1,10 +1,12 @@
 //! A server that is bound: its names are registered and its addresses listen.
 
 use std::future::{Future, Pending};
+use std::time::Duration;
 
 use partywall_abi::name::ServiceName;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 
 use super::addresses::Addresses;
 use super::options::Served;
@@ -82,6 +84,32 @@ impl Bound {
     /// each displays.
     pub fn addresses(&self) -> &[Target] {
         &self.addresses
+    }
+
+    /// How many other instances serve its names at the coordinator: 0 as soon as there are none, and else
+    /// those that are left after this time, in which one that is about to end has gone. For a server whose
+    /// callers must not find another one; to a coordinator that does not say, there are none.
+    ///
+    /// ```no_run
+    /// # async fn f(router: partywall::Router) -> Result<(), Box<dyn std::error::Error>> {
+    /// let bound = router.bind("ledger").await?;
+    /// if bound.others(std::time::Duration::from_secs(1)).await > 0 {
+    ///     return Err("another process serves `ledger`; end that first".into());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn others(&self, within: Duration) -> u32 {
+        let until = Instant::now() + within;
+        let mut others = 0;
+        for binding in &self.bindings {
+            let Binding::Name(name, registered) = binding else { continue };
+            let Ok(mut watching) = registered.watch(name) else { continue };
+            let alone = watching.instances.wait_for(|count| *count == 1);
+            if tokio::time::timeout_at(until, alone).await.is_err() {
+                others += watching.instances.borrow().saturating_sub(1);
+            }
+        }
+        others
     }
 
     /// Serves until an error; see [`Bound::serve_with_shutdown`].

@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
 use partywall::{Server, Target};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tonic::body::Body;
 
 use super::service::{Raw, ok};
 
@@ -170,4 +173,60 @@ async fn browsers_are_answered_over_http1_where_that_is_accepted() {
     assert!(answer.contains("grpc-status:0"), "{answer}");
     let answer = over_http1(Server::builder()).await;
     assert!(!answer.contains("HTTP/1.1"), "{answer}");
+}
+
+/// The time is for all that there is to write: it is over for who reads nothing, and not for who has read all
+/// before, nor while there is nothing to write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_read_loses_its_connection_and_who_is_slow_not() {
+    const TIME: Duration = Duration::from_secs(4);
+    /// More than the kernel keeps of a connection.
+    const BODY: usize = 64 << 20;
+    let server = Server::builder().accept_http1(true).write_timeout(Some(TIME));
+    let long =
+        || async { http::Response::new(Body::new(Full::new(Bytes::from(vec![b'x'; BODY])))) };
+    let router = server.clone().add_service(Raw::new(move |_| long()));
+    let bound = router.bind("http://127.0.0.1:0").await.unwrap();
+    let Target::Http(url) = bound.addresses()[0].clone() else { unreachable!() };
+    let _serving = tokio::spawn(async move { bound.serve().await.unwrap() });
+    let at = url.trim_start_matches("http://");
+    let ask = async |io: &mut TcpStream| {
+        let head = "POST /test.Raw/Long HTTP/1.1\r\nhost: x\r\ncontent-type: application/grpc\r\n";
+        io.write_all(format!("{head}content-length: 0\r\n\r\n").as_bytes()).await.unwrap();
+    };
+    let answer = async |io: &mut TcpStream, pause: Duration| {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(io.read_u8().await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+        let mut part = vec![0; BODY / 16];
+        for _ in 0..16 {
+            tokio::time::sleep(pause).await;
+            io.read_exact(&mut part).await.unwrap();
+        }
+        // It comes in chunks: what is around them is left, and the end.
+        let mut rest = Vec::new();
+        while !rest.ends_with(b"\r\n\r\n") {
+            rest.push(io.read_u8().await.unwrap());
+        }
+    };
+    let slow = async {
+        let mut io = TcpStream::connect(at).await.unwrap();
+        ask(&mut io).await;
+        answer(&mut io, Duration::from_millis(60)).await;
+        tokio::time::sleep(TIME + Duration::from_secs(1)).await;
+        ask(&mut io).await;
+        answer(&mut io, Duration::ZERO).await;
+    };
+    let unread = async {
+        let mut io = TcpStream::connect(at).await.unwrap();
+        ask(&mut io).await;
+        tokio::time::sleep(TIME + Duration::from_secs(2)).await;
+        let mut had = Vec::new();
+        // What the kernel had taken, and then an end or a reset.
+        let _reset = tokio::time::timeout(WITHIN, io.read_to_end(&mut had)).await.expect("an end");
+        assert!(!had.is_empty() && had.len() < BODY, "{} bytes", had.len());
+    };
+    tokio::join!(slow, unread);
 }

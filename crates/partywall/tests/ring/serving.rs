@@ -69,6 +69,30 @@ async fn bound_server_is_found_at_all_addresses_and_answers_on_serve() {
     assert!(!path.exists());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_learns_whether_others_serve_its_name() {
+    // One that may serve a name and call nothing there.
+    let host = Host::with("[service.test]\nregister = ['anyone']\n");
+    let (soon, late) = (Duration::from_millis(100), Duration::from_secs(20));
+    let first = router(&host).bind("test").await.unwrap();
+    assert_eq!(first.others(late).await, 0);
+    // Another process, by another socket: a process has one connection to a coordinator.
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("same.sock");
+    std::os::unix::fs::symlink(&host.socket, &own).unwrap();
+    let other = Server::builder().coordinator(&own).add_service(told());
+    let second = other.bind("test").await.unwrap();
+    assert_eq!((first.others(soon).await, second.others(soon).await), (1, 1));
+    // One that is about to end is waited for.
+    let begun = std::time::Instant::now();
+    let ends = async {
+        tokio::time::sleep(soon).await;
+        drop(first);
+    };
+    assert_eq!(tokio::join!(second.others(late), ends).0, 0);
+    assert!(begun.elapsed() < late);
+}
+
 #[tokio::test]
 async fn a_server_that_is_bound_and_never_serves_leaves_nothing() {
     let host = Host::open();

@@ -238,3 +238,38 @@ fn reload_ends_a_redirect_after_many_forgotten_links() {
         "{e:?}"
     );
 }
+
+/// It calls nothing there, and wants to know whether it is alone.
+#[test]
+fn who_may_serve_a_name_may_watch_it_until_it_may_not() {
+    let mut s = state();
+    let server = open(&mut s, 1);
+    register(&mut s, server);
+    let watch = RegistryMessage::Watch { request: 5, name: name() };
+    let counts = |effects: &[Effect]| {
+        let count = |e: &Effect| match e {
+            Effect::Send {
+                message: Message::Registry(RegistryMessage::Watched { instances, .. }),
+                ..
+            } => Some(*instances),
+            _ => None,
+        };
+        effects.iter().filter_map(count).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&ask(&mut s, server, Message::Registry(watch.clone()))), [1]);
+    let second = open(&mut s, 1);
+    assert_eq!(counts(&register(&mut s, second)), [2]);
+    let e = reload(&mut s, &POLICY.replace("register = ['server']", "register = ['other']"));
+    let is_refused = |e: &Effect| {
+        let Effect::Send {
+            to,
+            message: Message::Session(SessionMessage::Refused { request, code, .. }),
+        } = e
+        else {
+            return false;
+        };
+        (*to, *request, *code) == (server, 5, PERMISSION_DENIED)
+    };
+    assert!(e.iter().any(is_refused), "{e:?}");
+    assert_eq!(refused(&ask(&mut s, server, Message::Registry(watch))).0, PERMISSION_DENIED);
+}
