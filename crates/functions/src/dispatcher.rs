@@ -38,6 +38,7 @@
 //! | locks, atomic read-modify-writes, system calls | none, unless the worker sleeps | as before |
 //! | fences | 1 for all that is submitted together | as before |
 
+mod bound;
 mod call;
 mod cells;
 mod check;
@@ -67,7 +68,7 @@ pub use call::{Done, Event, Number, Outward};
 pub use counts::{Counts, Times};
 pub use function::{Id, Registration};
 pub use group::Group;
-pub use outcome::Outcome;
+pub use outcome::{Held, Outcome};
 pub use process::AHEAD;
 pub use seat::{HELD, LEAD, TURN};
 pub use share::{Share, UnknownShare};
@@ -247,8 +248,8 @@ impl<T> Dispatcher<T> {
         let packed = self.archive.put(registration.image.image())?;
         self.generation = self.generation.wrapping_add(1);
         let id = Id::new(self.functions.vacant_key(), self.generation);
-        let group = Group::of(registration.share, registration.owner, id);
-        let group = self.seats.groups.join(group);
+        let Registration { share, owner, .. } = registration;
+        let group = self.seats.groups.join(Group::of(share, owner, id), Some(owner));
         let numbers = (group, self.generation);
         self.functions.insert(Function::new(registration, packed, numbers));
         Ok(id)

@@ -91,18 +91,18 @@ impl<T> Dispatcher<T> {
     /// Begins the first call in order that has a place.
     fn begin(&mut self, now_ns: u64) -> Option<(Number, Place)> {
         let Self { schedule, seats, calls, functions, .. } = self;
-        // The first one in order that waits for a seat: its group and its owner's virtual time.
+        // The first one in order that waits for a seat: what it wants and its owner's virtual time.
         let mut first = None;
         let begun = schedule.begin(|number, virtual_time| {
             let wanted = wanted(&calls[number.at()], functions);
             let ahead = first.map_or(0, |(_, time)| virtual_time - time);
-            if let Some((group, _)) = first.filter(|_| is_far(ahead)) {
-                seats.call_up(group);
+            if let Some((first, _)) = first.as_ref().filter(|_| is_far(ahead)) {
+                seats.call_up(first);
             }
             let wanted = Wanted { ahead, ..wanted };
             match seats.choose(&wanted, now_ns) {
                 Place::Seat => {
-                    first.get_or_insert((wanted.group, virtual_time));
+                    first.get_or_insert((wanted, virtual_time));
                     None
                 }
                 Place::Later => None,
@@ -165,9 +165,8 @@ impl<T> Dispatcher<T> {
                 started
             }
             Place::Cell | Place::Seat | Place::Later => None,
-            Place::Held => {
-                let why = Outcome::Held(self.workers.processes);
-                self.done((number, now_ns), why, Vec::new(), events)?;
+            Place::Held(held) => {
+                self.done((number, now_ns), Outcome::Held(held), Vec::new(), events)?;
                 return Ok(true);
             }
         };

@@ -1,5 +1,6 @@
 //! Functions that run in a worker.
 
+mod bound;
 mod corpus;
 mod dispatch;
 mod host;
