@@ -160,6 +160,8 @@ pub struct Dispatcher<T> {
     deadlines: BinaryHeap<(Reverse<u64>, Number)>,
     /// Calls that have begun and are to be submitted, before any that has not.
     again: VecDeque<Number>,
+    /// Those that wait for a cell, which are tried one by one; some may be over.
+    celled: VecDeque<Number>,
     /// Whether one that has not comes before them, by turns.
     is_fresh_first: bool,
     /// When it was last looked whether workers live, and how often.
@@ -217,6 +219,7 @@ impl<T> Dispatcher<T> {
             generation: 0,
             deadlines: BinaryHeap::new(),
             again: VecDeque::new(),
+            celled: VecDeque::new(),
             is_fresh_first: false,
             looked_ns: 0,
             turn: 0,

@@ -23,6 +23,9 @@ impl<T> Dispatcher<T> {
         if !self.again.is_empty() {
             any |= self.submit_begun(now_ns, events)?;
         }
+        if !self.celled.is_empty() {
+            any |= self.submit_celled(now_ns, events)?;
+        }
         while self.begin_one(now_ns, events)? {
             any = true;
         }
@@ -50,6 +53,22 @@ impl<T> Dispatcher<T> {
         Ok(any)
     }
 
+    /// Submits calls that wait for a cell, until one has none; that is the last one then. Many may wait for long,
+    /// and they cost others as little as one.
+    #[cold]
+    fn submit_celled(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
+        let mut any = false;
+        while let Some(number) = self.celled.pop_front() {
+            if self.calls.get(number.at()).is_some_and(|call| call.is(number)) {
+                if !self.submit_again(number, now_ns, events)? {
+                    break;
+                }
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
     /// Who had a turn and no call leaves the line; whether there was one.
     fn end_turns(&mut self, now_ns: u64) -> bool {
         // Where those that have begun leave no room, the next one stands in line all the same.
@@ -73,6 +92,11 @@ impl<T> Dispatcher<T> {
             false => self.begin_first(now_ns),
         };
         match begun {
+            // Others may come before it.
+            Some((number, Place::Cell)) => {
+                self.celled.push_back(number);
+                Ok(true)
+            }
             Some((number, place)) => self.place(number, place, now_ns, events),
             None => Ok(false),
         }
@@ -164,7 +188,11 @@ impl<T> Dispatcher<T> {
                 started.into_iter().for_each(|process| self.seats.activate(process));
                 started
             }
-            Place::Cell | Place::Seat | Place::Later => None,
+            Place::Cell => {
+                self.celled.push_back(number);
+                return Ok(false);
+            }
+            Place::Seat | Place::Later => None,
             Place::Held(held) => {
                 self.done((number, now_ns), Outcome::Held(held), Vec::new(), events)?;
                 return Ok(true);
