@@ -93,8 +93,8 @@ mod tests {
 
     use super::*;
 
-    /// Owners take and give cells at random: with keys no two have one of a colour, and where cells are shared
-    /// none has more of them, or of their colours, than were free when it took its last one.
+    /// Owners take and give cells at random: with keys no two have one of a colour, and where cells are
+    /// shared none has more of them, or of their colours, than were free when it took its last one.
     #[test]
     fn with_keys_no_two_owners_have_cells_of_a_colour() {
         let mut random = Random::of_this_run();

@@ -53,8 +53,8 @@ impl<T> Dispatcher<T> {
         Ok(any)
     }
 
-    /// Submits calls that wait for a cell, until one has none; that is the last one then. Many may wait for long,
-    /// and they cost others as little as one.
+    /// Submits calls that wait for a cell, until one has none; that is the last one then. Many may wait for
+    /// long, and they cost others as little as one.
     #[cold]
     fn submit_celled(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
         let mut any = false;

@@ -18,6 +18,11 @@ const ASKS: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
      if r.body().is_empty() { return Ok(b\"warm\".to_vec()); }\n\
      partywall_fn::service::call(\"a\", \"/b/c\", r.body()) }";
 
+/// Calls of services, by function.
+type Asked = Vec<(Id, Number)>;
+/// Calls that are over, and what has come of them.
+type Over = Vec<(u32, Outcome)>;
+
 /// A rig, of which `ASKS` is built once, and whose time stands still but where a test lets it go on.
 struct Bounds {
     rig: Rig,
@@ -54,9 +59,8 @@ impl Bounds {
         self.rig.dispatcher.poll(self.now, &mut self.rig.events).unwrap()
     }
 
-    /// Polls until nothing comes for a while. The calls of services that have come, by function, and what
-    /// has come of calls that are over.
-    fn settle(&mut self) -> (Vec<(Id, Number)>, Vec<(u32, Outcome)>) {
+    /// Polls until nothing comes for a while; what has come.
+    fn settle(&mut self) -> (Asked, Over) {
         let (mut asked, mut over) = (Vec::new(), Vec::new());
         let mut quiet = 0;
         while quiet < 300 {
@@ -111,8 +115,8 @@ impl Bounds {
     }
 }
 
-/// One owner's functions wait in all cells of a process that they can have. Those of others have cells all the
-/// same, and what the one gives back it may have again.
+/// One owner's functions wait in all cells of a process that they can have. Those of others have cells all
+/// the same, and what the one gives back it may have again.
 #[test]
 fn functions_that_wait_leave_cells_for_other_owners() {
     for isolation in [Wanted::Prefer, Wanted::None] {
