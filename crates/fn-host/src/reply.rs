@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use partywall_functions::builder::BuildError;
-use partywall_functions::dispatcher::{MESSAGE, Outcome};
+use partywall_functions::dispatcher::{Held, MESSAGE, Outcome};
 use partywall_functions::runtime::{self, Finished};
 use partywall_functions::schedule::Refused;
 use partywall_functions::signed::SignedError;
@@ -116,9 +116,14 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
         Outcome::Deaf => {
             Status::internal("the function could not be stopped, and its worker was ended")
         }
-        Outcome::Held(processes) => Status::unavailable(format!(
+        Outcome::Held(Held::All { processes }) => Status::unavailable(format!(
             "functions wait for services in all {processes} worker processes, and none is free for this one; \
              `fn serve --processes` has more"
+        )),
+        Outcome::Held(Held::Owner { holds, processes }) => Status::unavailable(format!(
+            "functions of this one's owner wait for services in {holds} of {processes} worker processes, and \
+             an owner has no more beside others; deadlines of calls, or `share = \"owner\"` in the host's \
+             policy, need fewer, and `fn serve --processes` has more"
         )),
         Outcome::Gone => Status::unavailable("the function has just been replaced or removed"),
         Outcome::NotLoaded(why) => {

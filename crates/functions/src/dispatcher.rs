@@ -38,6 +38,7 @@
 //! | locks, atomic read-modify-writes, system calls | none, unless the worker sleeps | as before |
 //! | fences | 1 for all that is submitted together | as before |
 
+mod bound;
 mod budget;
 mod call;
 mod cells;
@@ -68,7 +69,7 @@ pub use call::{Done, Event, Number, Outward};
 pub use counts::{Counts, Times};
 pub use function::{Id, Registration};
 pub use group::Group;
-pub use outcome::Outcome;
+pub use outcome::{Held, Outcome};
 pub use process::AHEAD;
 pub use seat::{HELD, LEAD, TURN};
 pub use share::{Share, UnknownShare};
@@ -160,6 +161,8 @@ pub struct Dispatcher<T> {
     deadlines: BinaryHeap<(Reverse<u64>, Number)>,
     /// Calls that have begun and are to be submitted, before any that has not.
     again: VecDeque<Number>,
+    /// Those that wait for a cell, which are tried one by one; some may be over.
+    celled: VecDeque<Number>,
     /// Whether one that has not comes before them, by turns.
     is_fresh_first: bool,
     /// When it was last looked whether workers live, and how often.
@@ -217,6 +220,7 @@ impl<T> Dispatcher<T> {
             generation: 0,
             deadlines: BinaryHeap::new(),
             again: VecDeque::new(),
+            celled: VecDeque::new(),
             is_fresh_first: false,
             looked_ns: 0,
             turn: 0,
@@ -248,8 +252,8 @@ impl<T> Dispatcher<T> {
         let packed = self.archive.put(registration.image.image())?;
         self.generation = self.generation.wrapping_add(1);
         let id = Id::new(self.functions.vacant_key(), self.generation);
-        let group = Group::of(registration.share, registration.owner, id);
-        let group = self.seats.groups.join(group);
+        let Registration { share, owner, .. } = registration;
+        let group = self.seats.groups.join(Group::of(share, owner, id), Some(owner));
         let numbers = (group, self.generation);
         self.functions.insert(Function::new(registration, packed, numbers));
         Ok(id)

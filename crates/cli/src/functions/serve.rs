@@ -69,7 +69,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "1G")]
     memory: u64,
     /// The most worker processes. There is one for each CPU and whose functions may meet (`share` in the
-    /// policy); the one that was used least recently is ended for another one.
+    /// policy), and may be two for each CPU at least; the one that was used least recently is ended for
+    /// another one. One owner's functions wait for services in at most half of those that others leave.
     #[arg(long, value_name = "NUMBER", default_value_t = 64)]
     processes: usize,
     /// What keeps functions from the memory of their worker: protection-keys, prefer (keys where this
@@ -181,7 +182,7 @@ impl Serve {
             preemption: places.preemption,
             resident: self.memory,
             recycle: RECYCLE,
-            processes: self.processes.max(places.workers.len()),
+            processes: self.processes.max(2 * places.workers.len()),
             isolation: self.isolation,
             archive: directory.clone(),
         };

@@ -43,6 +43,8 @@ impl Group {
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) group: Group,
+    /// Who holds the processes in which its functions wait; none is all owners that share.
+    pub(super) holder: Option<Owner>,
     /// Its functions that have not gone.
     functions: u32,
     /// Its images, as long as it has a process.
@@ -75,17 +77,18 @@ impl Groups {
     pub(super) fn new(store: Store, seats: usize) -> Self {
         let (members, numbers) = (Slab::new(), HashMap::new());
         let mut groups = Self { members, numbers, seats, over: Vec::new() };
-        let all = groups.join(Group::All);
+        let all = groups.join(Group::All, None);
         groups.members[all].store = Some(store);
         groups
     }
 
-    /// The group's number, with one function more.
-    pub(super) fn join(&mut self, group: Group) -> usize {
+    /// The group's number, with one function more, and the function's owner.
+    pub(super) fn join(&mut self, group: Group, owner: Option<Owner>) -> usize {
         let Self { members, numbers, seats, .. } = self;
         let number = *numbers.entry(group).or_insert_with(|| {
             let on = vec![None; *seats];
-            members.insert(Members { group, functions: 0, store: None, on })
+            let holder = owner.filter(|_| group != Group::All);
+            members.insert(Members { group, holder, functions: 0, store: None, on })
         });
         members[number].functions += 1;
         number

@@ -39,12 +39,29 @@ pub enum Outcome {
     Lost(String),
     /// It has not heard that it is to stop, and its worker was ended for that.
     Deaf,
-    /// No worker process could be had for its group: functions wait in all of them, which are so many.
-    Held(usize),
+    /// No worker process could be had for its group, for functions wait.
+    Held(Held),
     /// There is no such function any more.
     Gone,
     /// Its image is not to be had in memory, and why.
     NotLoaded(String),
+}
+
+/// Why functions that wait leave a call no worker process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// Functions wait in all processes.
+    All {
+        /// How many these are.
+        processes: usize,
+    },
+    /// Functions of its owner wait in as many processes as one owner may hold beside others.
+    Owner {
+        /// How many these are.
+        holds: usize,
+        /// How many there may be.
+        processes: usize,
+    },
 }
 
 impl Outcome {

@@ -8,6 +8,7 @@ use partywall_abi::security::Isolation;
 use super::budget::Budget;
 use super::call::Number;
 use super::cells::Cells;
+use super::group::ALL;
 use super::payloads::{Payloads, Room};
 use super::worker::Worker;
 use crate::isolation::InForce;
@@ -50,7 +51,8 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(worker: Worker, (group, seat): (usize, usize), now_ns: u64) -> Self {
-        let (payloads, flying, cells) = <(Payloads, VecDeque<_>, Cells)>::default();
+        let (payloads, flying) = <(Payloads, VecDeque<_>)>::default();
+        let cells = Cells::new(group == ALL);
         let mut budget = Budget::default();
         budget.begin(now_ns);
         Self {
@@ -98,6 +100,11 @@ impl Process {
     /// Whether nothing of it runs or waits.
     pub(super) fn is_empty(&self) -> bool {
         self.flying.is_empty() && self.cells.are_all_free()
+    }
+
+    /// Whether a function waits in it, or one runs that may wait.
+    pub(super) fn is_held(&self) -> bool {
+        !self.cells.are_all_free()
     }
 
     /// The functions that wait in it.

@@ -18,15 +18,23 @@
 //!
 //! There are at most [`super::Workers::processes`] processes. Where there is none for a group, the one that
 //! was used least recently is ended, if nothing runs or waits in it. A group that has a process already ends
-//! none of others' for another one. Where functions wait in all of them, nobody can say how long: a call that
-//! finds that for [`HELD`] is over ([`super::Outcome::Held`]).
+//! none of others' for another one.
+//!
+//! A process is *held* while one of its cells is taken, by the owner of its group; that of the group of all
+//! is one more. An owner may hold so many beside others ([`super::bound`]), and a call that needs a cell gets
+//! no other process beyond that; one that needs none does. Where functions of its owner wait in so many, or
+//! functions wait in all of them, nobody can say how long: a call that finds that for [`HELD`] is over, and
+//! so are its owner's next ones at once, until one of them has a place ([`super::Outcome::Held`]). Others'
+//! calls come before it meanwhile.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use slab::Slab;
 
+use super::bound::may_have_one;
 use super::group::Groups;
+use super::outcome::Held;
 use super::process::{AHEAD, Process};
 use crate::schedule::{Owner, virtual_time};
 
@@ -66,6 +74,11 @@ pub(super) fn is_far(ahead: u64) -> bool {
     ahead > virtual_time(LEAD)
 }
 
+/// Whether functions wait in a process.
+fn waits(process: &Process) -> bool {
+    process.waiting() > 0
+}
+
 /// What a call needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
@@ -101,7 +114,16 @@ pub(super) enum Place {
     /// It waits until a process can be started.
     Later,
     /// Nobody knows when a process can be started.
-    Held,
+    Held(Held),
+}
+
+/// An owner whose calls wait because functions wait.
+#[derive(Debug)]
+struct Waits {
+    owner: Option<Owner>,
+    since_ns: u64,
+    /// Whether there was such a call this time.
+    is_now: bool,
 }
 
 #[derive(Debug)]
@@ -114,10 +136,8 @@ pub(super) struct Seats {
     /// A worker could not be started, and none is before then.
     pub(super) not_before_ns: Option<u64>,
     pub(super) unstarted: Option<Unstarted>,
-    /// Since when calls wait because functions wait in all processes.
-    held_ns: Option<u64>,
-    /// Whether there was such a call this time.
-    is_held: bool,
+    /// Those whose calls wait because functions wait.
+    waits: Vec<Waits>,
 }
 
 impl Seats {
@@ -130,8 +150,7 @@ impl Seats {
             recycle,
             not_before_ns: None,
             unstarted: None,
-            held_ns: None,
-            is_held: false,
+            waits: Vec::new(),
         }
     }
 
@@ -220,13 +239,44 @@ impl Seats {
             Some(process) => self
                 .is_able(&self.processes[process], wanted.heavy)
                 .then_some((1, Place::Asleep(process))),
-            None => self.may_start(wanted.group).then_some((2, Place::Start(at))),
+            None => {
+                let is_able = self.may_start(wanted.group)
+                    && (wanted.heavy.is_none() || self.may_hold(wanted.group, Process::is_held));
+                is_able.then_some((2, Place::Start(at)))
+            }
         }
     }
 
     #[inline]
     fn is_able(&self, process: &Process, heavy: Option<Owner>) -> bool {
-        !process.is_leaving(self.recycle) && heavy.is_none_or(|owner| process.has_cell(owner))
+        let has_cell = |owner| {
+            let may_hold = || process.is_held() || self.may_hold(process.group, Process::is_held);
+            process.has_cell(owner) && may_hold()
+        };
+        !process.is_leaving(self.recycle) && heavy.is_none_or(has_cell)
+    }
+
+    /// Whether the owner of this group may hold one process more, beside those that are held.
+    fn may_hold(&self, group: usize, is_held: impl Fn(&Process) -> bool) -> bool {
+        let (holds, all) = self.held(group, is_held);
+        may_have_one(holds, self.most.saturating_sub(all))
+    }
+
+    /// The processes that are held: by the owner of this group, and in all.
+    fn held(&self, group: usize, is_held: impl Fn(&Process) -> bool) -> (usize, usize) {
+        let holder = |group| self.groups.get(group).holder;
+        let held = || self.processes.iter().filter(|(_, process)| is_held(process));
+        let own = held().filter(|(_, process)| holder(process.group) == holder(group));
+        (own.count(), held().count())
+    }
+
+    /// The processes that functions of this group's owner wait in, where they keep it from another one and
+    /// this group has none of them.
+    fn held_by_owner(&self, group: usize) -> Option<usize> {
+        let own = self.groups.get(group).on.iter().flatten();
+        let has_none = own.into_iter().all(|at| !waits(&self.processes[*at]));
+        let (holds, _) = self.held(group, waits);
+        (has_none && holds > 0 && !self.may_hold(group, waits)).then_some(holds)
     }
 
     /// Whether a process can be started for a group.
@@ -257,8 +307,13 @@ impl Seats {
     #[cold]
     fn wait(&mut self, wanted: &Wanted, now_ns: u64) -> Place {
         let Wanted { group, heavy, .. } = *wanted;
-        if heavy.is_some() && self.find(&Wanted { heavy: None, ..*wanted }).is_some() {
-            return Place::Cell;
+        if heavy.is_some() {
+            if let Some(holds) = self.held_by_owner(group) {
+                return self.hold(group, Held::Owner { holds, processes: self.most }, now_ns);
+            }
+            if self.find(&Wanted { heavy: None, ..*wanted }).is_some() {
+                return Place::Cell;
+            }
         }
         let is_served = |seat: &Seat| {
             let active = seat.active.map(|active| &self.processes[active]);
@@ -269,7 +324,7 @@ impl Seats {
         if self.all.iter().any(is_served) {
             return Place::Seat;
         }
-        let able = (0..self.all.len()).filter(|at| self.may_have(group, *at));
+        let able = (0..self.all.len()).filter(|at| self.may_have(wanted, *at));
         let is_there = |at: usize| self.groups.get(group).on[at].is_some();
         if let Some(at) = able.min_by_key(|at| (self.all[*at].line.len(), !is_there(*at))) {
             self.stand(at, group);
@@ -277,14 +332,24 @@ impl Seats {
         }
         let is_unknown = self.not_before_ns.is_none()
             && !self.groups.get(group).has_process()
-            && self.processes.iter().all(|(_, process)| process.waiting() > 0);
-        if !is_unknown {
-            return Place::Later;
+            && self.processes.iter().all(|(_, process)| waits(process));
+        match is_unknown {
+            true => self.hold(group, Held::All { processes: self.most }, now_ns),
+            false => Place::Later,
         }
-        self.is_held = true;
-        let since_ns = *self.held_ns.get_or_insert(now_ns);
-        match now_ns.saturating_sub(since_ns) >= HELD.as_nanos() as u64 {
-            true => Place::Held,
+    }
+
+    /// A call of this group's owner waits because functions wait.
+    fn hold(&mut self, group: usize, held: Held, now_ns: u64) -> Place {
+        let owner = self.groups.get(group).holder;
+        let at = self.waits.iter().position(|waits| waits.owner == owner).unwrap_or_else(|| {
+            self.waits.push(Waits { owner, since_ns: now_ns, is_now: true });
+            self.waits.len() - 1
+        });
+        let waits = &mut self.waits[at];
+        waits.is_now = true;
+        match now_ns.saturating_sub(waits.since_ns) >= HELD.as_nanos() as u64 {
+            true => Place::Held(held),
             false => Place::Later,
         }
     }
@@ -297,27 +362,31 @@ impl Seats {
         seat.line.push_back(group);
     }
 
-    /// Whether a group may have a seat once it is drained.
-    fn may_have(&self, group: usize, seat: usize) -> bool {
+    /// Whether a call's group may have a seat for it once it is drained. What runs then has ended.
+    fn may_have(&self, wanted: &Wanted, seat: usize) -> bool {
+        let Wanted { group, heavy, .. } = *wanted;
+        let may_hold = || heavy.is_none() || self.may_hold(group, waits);
         let members = self.groups.get(group);
         if let Some(process) = members.on[seat] {
-            return !self.processes[process].is_leaving(self.recycle);
+            let process = &self.processes[process];
+            return !process.is_leaving(self.recycle) && (waits(process) || may_hold());
         }
         // The one that is active there may be ended then.
         let active = self.all[seat].active.map(|active| &self.processes[active]);
         let is_free_then = self.not_before_ns.is_none()
             && !members.has_process()
             && active.is_some_and(|active| active.waiting() == 0);
-        is_free_then || self.may_start(group)
+        (is_free_then || self.may_start(group)) && may_hold()
     }
 
-    /// An owner of this group is far behind others: the group stands in line wherever it can.
+    /// A call's owner is far behind others: its group stands in line wherever it can.
     #[cold]
-    pub(super) fn call_up(&mut self, group: usize) {
+    pub(super) fn call_up(&mut self, wanted: &Wanted) {
+        let group = wanted.group;
         for at in 0..self.all.len() {
             let active = self.all[at].active.map(|active| self.processes[active].group);
             let stands = active == Some(group) || self.all[at].line.contains(&group);
-            if !stands && self.may_have(group, at) {
+            if !stands && self.may_have(wanted, at) {
                 self.stand(at, group);
             }
         }
@@ -364,7 +433,7 @@ impl Seats {
 
     /// Calls are about to be submitted: whose turn it is.
     pub(super) fn offer(&mut self) {
-        self.is_held = false;
+        self.waits.iter_mut().for_each(|waits| waits.is_now = false);
         for at in 0..self.all.len() {
             if !self.all[at].line.is_empty() {
                 self.all[at].is_offered = self.is_drained(&self.all[at]);
@@ -374,9 +443,7 @@ impl Seats {
 
     /// Calls were submitted: who had a turn and no call leaves the line. Whether there was one.
     pub(super) fn pass_over(&mut self) -> bool {
-        if !self.is_held {
-            self.held_ns = None;
-        }
+        self.waits.retain(|waits| waits.is_now);
         let mut any = false;
         for at in 0..self.all.len() {
             let is_offered = std::mem::take(&mut self.all[at].is_offered);
@@ -387,9 +454,10 @@ impl Seats {
         any
     }
 
-    /// When calls that wait because functions wait in all processes are over.
+    /// When the first calls are over that wait because functions wait.
     pub(super) fn held_until_ns(&self) -> Option<u64> {
-        Some(self.held_ns?.saturating_add(HELD.as_nanos() as u64))
+        let since_ns = self.waits.iter().map(|waits| waits.since_ns).min()?;
+        Some(since_ns.saturating_add(HELD.as_nanos() as u64))
     }
 
     /// A process that has been started.
@@ -414,7 +482,7 @@ impl Seats {
 
     /// A group is no more.
     pub(super) fn forget(&mut self, group: usize) {
-        self.held_ns = None;
+        self.waits.clear();
         self.leave_lines(group);
         for seat in &mut self.all {
             seat.lost = seat.lost.filter(|lost| *lost != group);

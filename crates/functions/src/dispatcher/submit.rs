@@ -23,6 +23,9 @@ impl<T> Dispatcher<T> {
         if !self.again.is_empty() {
             any |= self.submit_begun(now_ns, events)?;
         }
+        if !self.celled.is_empty() {
+            any |= self.submit_celled(now_ns, events)?;
+        }
         while self.begin_one(now_ns, events)? {
             any = true;
         }
@@ -50,6 +53,22 @@ impl<T> Dispatcher<T> {
         Ok(any)
     }
 
+    /// Submits calls that wait for a cell, until one has none; that is the last one then. Many may wait for
+    /// long, and they cost others as little as one.
+    #[cold]
+    fn submit_celled(&mut self, now_ns: u64, events: &mut Vec<Event<T>>) -> io::Result<bool> {
+        let mut any = false;
+        while let Some(number) = self.celled.pop_front() {
+            if self.calls.get(number.at()).is_some_and(|call| call.is(number)) {
+                if !self.submit_again(number, now_ns, events)? {
+                    break;
+                }
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
     /// Who had a turn and no call leaves the line; whether there was one.
     fn end_turns(&mut self, now_ns: u64) -> bool {
         // Where those that have begun leave no room, the next one stands in line all the same.
@@ -73,6 +92,11 @@ impl<T> Dispatcher<T> {
             false => self.begin_first(now_ns),
         };
         match begun {
+            // Others may come before it.
+            Some((number, Place::Cell)) => {
+                self.celled.push_back(number);
+                Ok(true)
+            }
             Some((number, place)) => self.place(number, place, now_ns, events),
             None => Ok(false),
         }
@@ -91,18 +115,18 @@ impl<T> Dispatcher<T> {
     /// Begins the first call in order that has a place.
     fn begin(&mut self, now_ns: u64) -> Option<(Number, Place)> {
         let Self { schedule, seats, calls, functions, .. } = self;
-        // The first one in order that waits for a seat: its group and its owner's virtual time.
+        // The first one in order that waits for a seat: what it wants and its owner's virtual time.
         let mut first = None;
         let begun = schedule.begin(|number, virtual_time| {
             let wanted = wanted(&calls[number.at()], functions);
             let ahead = first.map_or(0, |(_, time)| virtual_time - time);
-            if let Some((group, _)) = first.filter(|_| is_far(ahead)) {
-                seats.call_up(group);
+            if let Some((first, _)) = first.as_ref().filter(|_| is_far(ahead)) {
+                seats.call_up(first);
             }
             let wanted = Wanted { ahead, ..wanted };
             match seats.choose(&wanted, now_ns) {
                 Place::Seat => {
-                    first.get_or_insert((wanted.group, virtual_time));
+                    first.get_or_insert((wanted, virtual_time));
                     None
                 }
                 Place::Later => None,
@@ -164,10 +188,13 @@ impl<T> Dispatcher<T> {
                 started.into_iter().for_each(|process| self.seats.activate(process));
                 started
             }
-            Place::Cell | Place::Seat | Place::Later => None,
-            Place::Held => {
-                let why = Outcome::Held(self.workers.processes);
-                self.done((number, now_ns), why, Vec::new(), events)?;
+            Place::Cell => {
+                self.celled.push_back(number);
+                return Ok(false);
+            }
+            Place::Seat | Place::Later => None,
+            Place::Held(held) => {
+                self.done((number, now_ns), Outcome::Held(held), Vec::new(), events)?;
                 return Ok(true);
             }
         };

@@ -1,5 +1,6 @@
 //! Functions that run in a worker.
 
+mod bound;
 mod busy;
 mod corpus;
 mod dispatch;

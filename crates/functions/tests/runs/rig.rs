@@ -1,5 +1,6 @@
 //! What the tests of a dispatcher need: it, polled by hand.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_functions::clock::Exactness;
@@ -8,6 +9,7 @@ use partywall_functions::dispatcher::{
 };
 use partywall_functions::layout::Layout;
 use partywall_functions::schedule::{Limits, Owner};
+use partywall_functions::signed::Signed;
 use partywall_functions::store::Store;
 
 use super::host::{self, signed};
@@ -50,9 +52,18 @@ impl Rig {
     }
 
     pub(crate) fn register(&mut self, text: &str, change: impl FnOnce(&mut Registration)) -> Id {
+        self.register_image(signed(text).into(), change)
+    }
+
+    /// The same of what has been built.
+    pub(crate) fn register_image(
+        &mut self,
+        image: Arc<Signed>,
+        change: impl FnOnce(&mut Registration),
+    ) -> Id {
         let mut registration = Registration {
             owner: self.owner,
-            image: signed(text).into(),
+            image,
             parameters: Vec::new(),
             budget: Duration::from_secs(2),
             idempotent: false,

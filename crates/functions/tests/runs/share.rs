@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use partywall_functions::dispatcher::{
-    AHEAD, Dispatcher, Event, Group, HELD, Id, Outcome, Share, TURN,
+    AHEAD, Dispatcher, Event, Group, HELD, Held, Id, Outcome, Share, TURN,
 };
 use partywall_functions::layout::Layout;
 use partywall_functions::schedule::{Limits, Owner};
@@ -363,7 +363,7 @@ fn a_call_that_no_process_can_be_had_for_is_refused() {
     assert!(rig.dispatcher.next_ns().unwrap() <= until);
     assert!(polled(&mut rig, until - 1).is_none());
     let Some(Event::Done(done)) = polled(&mut rig, until) else { panic!("it waits for ever") };
-    assert_eq!((done.token, done.outcome), (token, Outcome::Held(1)));
+    assert_eq!((done.token, done.outcome), (token, Outcome::Held(Held::All { processes: 1 })));
     // Nobody waits for that any more.
     polled(&mut rig, until + 1);
     assert!(rig.dispatcher.next_ns().unwrap() > until + 1);
