@@ -180,7 +180,7 @@ pub(crate) fn stat(pid: u32) -> Vec<String> {
 }
 
 /// The CPU time that a process has had, in steps of 10 ms.
-fn cpu_of(pid: u32) -> Duration {
+pub(crate) fn cpu_of(pid: u32) -> Duration {
     let stat = stat(pid);
     let ticks: u64 = stat[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
     Duration::from_millis(10 * ticks)
