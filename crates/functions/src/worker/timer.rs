@@ -91,6 +91,11 @@ pub(super) fn tick(running: u32) -> bool {
     if quanta == 0 {
         return false;
     }
+    if running == 0 {
+        // One that is about to run has seen that the timer is set.
+        set(1);
+        return false;
+    }
     let had_ns = cpu_ns();
     if FOUND.swap(running, Relaxed) != running {
         // What it has had of the quantum in which it was found is one of them.
