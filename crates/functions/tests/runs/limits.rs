@@ -258,7 +258,8 @@ fn row_47_at_the_end_of_a_budget_a_call_is_answered_or_stopped() {
     }
 }
 
-/// Ticks that come as fast as calls find the worker before its function runs, and behind it, and change nothing.
+/// Ticks that come as fast as calls find the worker before its function runs, and behind it, and change
+/// nothing.
 #[test]
 fn row_54_ticks_as_fast_as_calls_give_up_functions_alone() {
     let quantum = Duration::from_micros(10);

@@ -36,8 +36,8 @@ fn row_54_signals_at_every_edge_are_neither_lost_nor_harmful() {
     let mut random = Random::of_this_run();
     let (mut stopped, mut answered) = (0, 0);
     for trial in 0..trials(100_000) {
-        // Some are shorter than a signal takes, some longer. One in a hundred still runs when a thread that others
-        // keep from its CPU has it again.
+        // Some are shorter than a signal takes, some longer. One in a hundred still runs when a thread that
+        // others keep from its CPU has it again.
         let is_long = trial % 100 == 0;
         let rounds = if is_long { 2_000_000 } else { random.below(40_000) as u64 };
         let text = rounds.to_string();

@@ -389,8 +389,8 @@ async fn blocking_channels_send_and_take_parcels() {
             while turn(len, seed) != (true, true) {
                 turns += 1;
                 assert!(begin.elapsed().as_secs() < 20, "no message comes in a parcel");
-                // Once descriptors cross, a thread of one's own waits for what the coordinator says. A message
-                // goes as bytes where those before it have not come back yet.
+                // Once descriptors cross, a thread of one's own waits for what the coordinator says. A
+                // message goes as bytes where those before it have not come back yet.
                 assert!(len == LONG || turns < 8, "{len} bytes do not come in a parcel");
             }
         }

@@ -186,8 +186,8 @@ fn start(program: &Program) -> io::Result<([PipeReader; 2], Pid)> {
     Ok(([out, err], Pid::from_child(&child)))
 }
 
-/// Reads both pipes to their ends, one message per line, without its line break. A line of one output is never
-/// within a line of the other.
+/// Reads both pipes to their ends, one message per line, without its line break. A line of one output is
+/// never within a line of the other.
 fn read_lines(pipes: [PipeReader; 2]) -> Receiver<String> {
     let (sender, receiver) = channel();
     for pipe in pipes {

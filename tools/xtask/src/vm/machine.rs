@@ -18,8 +18,8 @@ const CONSOLE: &str = "console.log";
 
 const EMULATOR: &str = "qemu-system-x86_64";
 
-/// Processor and memory. Five levels of page tables would only cost time. QEMU before 9.1 takes an IRET between
-/// user modes, as workers of functions have it, for one of the kernel, which SMAP refuses its stack.
+/// Processor and memory. Five levels of page tables would only cost time. QEMU before 9.1 takes an IRET
+/// between user modes, as workers of functions have it, for one of the kernel, which SMAP refuses its stack.
 const HARDWARE: [&str; 8] =
     ["-accel", "tcg", "-cpu", "max,la57=off,smap=off", "-m", "2G", "-smp", "2"];
 
