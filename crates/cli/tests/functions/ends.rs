@@ -22,17 +22,21 @@ const ENDS: &str = "fn deep(n: u64) -> u64 {\n\
      \"loop\" => loop {},\n\
      _ => Ok(b\"reply\".to_vec()) }\n}\n";
 
-/// A host with one process, in which `ask` waits for `shout`, which may not meet it.
-fn with_one_process(rig: &Rig) -> (Served, std::net::SocketAddr) {
+/// A host with two processes: in one `again` waits for `ask`, which may not meet it and may wait for `shout`.
+fn with_two_processes(rig: &Rig) -> (Served, std::net::SocketAddr) {
     let policy = open("share = \"function\"\nservices = [\"functions/*\"]");
     let file = rig.file("policy.toml", &policy);
-    let one = ["--processes", "1", "--cpus", "0", "--policy", &file, "--http", "127.0.0.1:0"];
-    let served = rig.serve("state", &one);
+    let two = ["--processes", "1", "--cpus", "0", "--policy", &file, "--http", "127.0.0.1:0"];
+    let served = rig.serve("state", &two);
     rig.deploy("shout", SHOUT, &[]);
-    let asks = "pub fn handle(_: Request<'_>) -> Reply {\n\
-         let method = \"/partywall.functions.v1.Functions/Invoke\";\n\
-         partywall_fn::service::call(\"functions\", method, b\"\\x0a\\x05shout\")\n}\n";
-    rig.deploy("ask", asks, &[]);
+    for (name, request) in [("ask", "\\x0a\\x05shout"), ("again", "\\x0a\\x03ask")] {
+        let asks = format!(
+            "pub fn handle(_: Request<'_>) -> Reply {{\n\
+             let method = \"/partywall.functions.v1.Functions/Invoke\";\n\
+             partywall_fn::service::call(\"functions\", method, b\"{request}\")\n}}\n"
+        );
+        rig.deploy(name, &asks, &[]);
+    }
     let at = served.address("calls at http://");
     (served, at)
 }
@@ -74,7 +78,7 @@ fn each_end_of_fn_invoke_has_its_exit_status_and_text() {
 #[test]
 fn bans_long_replies_and_no_process_have_their_codes_over_http() {
     let rig = Rig::new();
-    let (_served, at) = with_one_process(&rig);
+    let (_served, at) = with_two_processes(&rig);
     rig.deploy("ends", ENDS, &["--budget", "1s"]);
     let long = http(at, "POST /ends", b"long");
     assert!(long.code == 500 && long.body.contains("reply has 8388609 bytes"), "{}", long.head);
@@ -86,11 +90,13 @@ fn bans_long_replies_and_no_process_have_their_codes_over_http() {
     let banned = http(at, "POST /ends", b"");
     assert_eq!((banned.code, banned.header("partywall-status")), (403, Some("7")), "{banned:?}");
     assert!(banned.body.contains("the function is banned"), "{banned:?}");
-    let held = http(at, "POST /ask", b"");
+    // What waits for nobody itself has the second one.
+    assert_eq!(http(at, "POST /ask", b"").code, 200);
+    let held = http(at, "POST /again", b"");
     assert_eq!((held.code, held.header("partywall-status")), (503, Some("14")), "{held:?}");
-    assert!(held.body.contains("wait for services in all 1 worker processes"), "{held:?}");
-    let held = rig.bad(&["invoke", "ask"], "");
-    assert!(held.0 == 64 + 14 && held.1.contains("ask: UNAVAILABLE: "), "{held:?}");
+    assert!(held.body.contains("wait for services in 1 of 2 worker processes"), "{held:?}");
+    let held = rig.bad(&["invoke", "again"], "");
+    assert!(held.0 == 64 + 14 && held.1.contains("again: UNAVAILABLE: "), "{held:?}");
 }
 
 /// A call has 4 KiB for its lines and their lengths: the first ones are there, the last of them is cut, and a
