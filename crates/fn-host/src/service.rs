@@ -4,7 +4,7 @@
 //! has `Invoke` alone.
 //!
 //! A list comes in pages. The token of a page is the name of the last function before it, so a host keeps
-//! nothing of a reader, and whoever makes one up learns no more than by a list from its begin.
+//! nothing of a reader. Who makes a token up learns no more than by a list from its begin.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //!
 //! The dispatcher sees by the clock since when a function is the first of its worker's, and takes all that
 //! time for the function's. Shortly before its budget is over by the clock ([`LEAD`]) it looks once whether
-//! that is true. The kernel says how often the worker has lost its CPU to somebody else, and how much CPU
-//! time it has had, which is right while it is off its CPU and up to a tick old while it is on it (1 to 10
-//! ms).
+//! that is true. The kernel says how often the worker has lost its CPU to somebody else. It also says how
+//! much CPU time the worker has had. That is right while the worker is off its CPU, and up to a tick old (1
+//! to 10 ms) while it is on it.
 //!
 //! | the worker | the function | is stopped |
 //! | --- | --- | --- |
@@ -13,7 +13,7 @@
 //! | else | has had its budget at most | after its budget once more, by the kernel's account |
 //!
 //! So a function that has its CPU to itself has its budget to the microsecond, and one that shares it has its
-//! budget at least, and twice its budget and two ticks at most: the first change of the account is not
+//! budget at least, and twice its budget and two ticks at most. The first change of the account is not
 //! counted, for it may be of before. A worker that has no CPU time at all for [`DEAF`] is stopped or starved,
 //! and its function is taken for one beyond its budget.
 //!

@@ -367,7 +367,7 @@ impl Account {
         let pid = pid.as_raw_nonzero().get();
         let status = File::open(format!("/proc/{pid}/status")).ok()?;
         let mut clock = 0;
-        // SAFETY: writes the number of a clock.
+        // SAFETY: writes `clock`, which lives here, and nothing else.
         let got = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
         let account = Self { status, clock };
         (got == 0 && account.preempted().is_some()).then_some(account)
@@ -386,7 +386,7 @@ impl Account {
     /// clock_getcpuclockid(3).
     fn cpu_ns(&self) -> Option<u64> {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes a time.
+        // SAFETY: writes `time`, which lives here, and nothing else.
         let got = unsafe { libc::clock_gettime(self.clock, &raw mut time) };
         let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
         (got == 0).then_some(ns)

@@ -116,7 +116,7 @@ pub(super) fn tick(running: u32) -> bool {
 fn cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let clock = libc::CLOCK_THREAD_CPUTIME_ID;
-    // SAFETY: writes a time.
+    // SAFETY: writes `time`, which lives here, and nothing else.
     let got = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) };
     if got != 0 {
         // A thread has that clock. This is a handler's code too, which must not panic.
