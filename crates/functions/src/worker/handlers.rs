@@ -218,7 +218,7 @@ unsafe extern "C" fn decide(
     context: *const libc::ucontext_t,
 ) -> u64 {
     // SAFETY: the kernel passes them.
-    match unsafe { is_given_up(signal, info) } {
+    match unsafe { is_given_up(signal, info, context) } {
         true => GIVES_UP,
         // SAFETY: as above.
         false => unsafe { onward(context) },
@@ -272,9 +272,14 @@ unsafe fn onward(context: *const libc::ucontext_t) -> u64 {
 }
 
 /// Whether the function is given up.
-unsafe fn is_given_up(signal: i32, info: *const libc::siginfo_t) -> bool {
+unsafe fn is_given_up(
+    signal: i32,
+    info: *const libc::siginfo_t,
+    context: *const libc::ucontext_t,
+) -> bool {
     let running = RUNNING.load(Ordering::Relaxed);
-    let used = STACK_END.load(Ordering::Relaxed) - info as u64;
+    let end = STACK_END.load(Ordering::Relaxed);
+    let used = end - info as u64;
     if used > FULL {
         // SAFETY: ends the process.
         unsafe { libc::_exit(98) }
@@ -290,7 +295,10 @@ unsafe fn is_given_up(signal: i32, info: *const libc::siginfo_t) -> bool {
         return is_it;
     }
     if signal == TICK {
-        let is_it = timer::tick(running);
+        // SAFETY: the kernel passes it.
+        let stack = unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] } as u64;
+        let is_within = (end - STACK..end).contains(&stack) || WINDOW.last().contains(&stack);
+        let is_it = timer::tick(running, is_within);
         if is_it {
             SIGNAL.store(STOP as u32, Ordering::Relaxed);
         }

@@ -1,8 +1,9 @@
 #![allow(unsafe_code, reason = "POSIX timers have no safe interface")]
 //! The timer of a worker that gives up functions by itself: for a machine without a CPU for the dispatcher.
 //!
-//! The timer is set for one tick at a time, and by the tick's handler for the next one, so that ticks never
-//! come faster than they are handled. A submission says how many quanta its function has.
+//! The timer is set for one tick at a time, and by the tick's handler for the next one. One that comes while
+//! another is handled sets it for twice as long as that one has, so that ticks never come faster than they
+//! are handled for long. A submission says how many quanta its function has.
 //!
 //! | a tick finds | then the timer is set for |
 //! | --- | --- |
@@ -31,6 +32,10 @@ static NUMBER: AtomicI32 = AtomicI32::new(0);
 static QUANTUM: AtomicU64 = AtomicU64::new(0);
 /// Whether it is set, for a quantum at most. The worker writes it while no function runs, and its handlers.
 static IS_SET: AtomicBool = AtomicBool::new(false);
+/// How often a quantum is doubled, for the ticks that are being handled, one within the other.
+static DOUBLED: AtomicU32 = AtomicU32::new(0);
+/// It is not doubled more often.
+const MOST: u32 = 16;
 /// The quanta of the function that runs or is about to; 0 where it is not given up by this timer.
 static QUANTA: AtomicU32 = AtomicU32::new(0);
 /// The submission that the last tick has found.
@@ -84,30 +89,33 @@ pub(super) fn end() {
     QUANTA.store(0, Relaxed);
 }
 
-/// A tick, by which `running` is found on the CPU; whether it is given up.
-pub(super) fn tick(running: u32) -> bool {
+/// A tick, by which `running` is found on the CPU, maybe within a handler; whether it is given up.
+pub(super) fn tick(running: u32, is_within: bool) -> bool {
     IS_SET.store(false, Relaxed);
+    let doubled = if is_within { MOST.min(DOUBLED.load(Relaxed) + 1) } else { 0 };
+    DOUBLED.store(doubled, Relaxed);
+    let least = 1 << doubled;
     let (quanta, quantum_ns) = (QUANTA.load(Relaxed), QUANTUM.load(Relaxed));
     if quanta == 0 {
         return false;
     }
     if running == 0 {
         // One that is about to run has seen that the timer is set.
-        set(1);
+        set(least);
         return false;
     }
     let had_ns = cpu_ns();
     if FOUND.swap(running, Relaxed) != running {
         // What it has had of the quantum in which it was found is one of them.
         UNTIL.store(had_ns + u64::from(quanta) * quantum_ns, Relaxed);
-        set(1);
+        set(least);
         return false;
     }
     // The two clocks differ by what signals and interrupts take.
     let left_ns = (UNTIL.load(Relaxed)).saturating_sub(had_ns + quantum_ns / 2);
     let left = left_ns.div_ceil(quantum_ns) as u32;
     if left > 0 {
-        set(left);
+        set(left.max(least));
     }
     left == 0
 }
