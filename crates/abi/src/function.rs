@@ -68,9 +68,11 @@
 //!
 //! # Ending a function
 //!
-//! The dispatcher stores a submission's number in `stop` and sends a signal. The worker's handler gives up
-//! the function if that submission is the one it runs, and else goes on where it was. A signal that comes too
-//! early or too late changes nothing; the dispatcher repeats it as long as the completion does not come.
+//! The dispatcher stores in `stop` a submission's number, and how much of its budget is left to the function
+//! should it have lost its CPU meanwhile, which the worker knows; and sends a signal. The worker's handler
+//! gives up the function if that submission is the one it runs and it is beyond its budget, and else goes on
+//! where it was. A signal that comes too early or too late changes nothing; the dispatcher repeats it as long
+//! as the completion does not come.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -128,12 +130,30 @@ pub struct Slot {
 #[derive(Debug, Default)]
 pub struct Word(pub AtomicU32);
 
+/// Which submission is to end, and the CPU time that it may have before, if it has lost its CPU.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Stop(AtomicU64);
+
+impl Stop {
+    /// Submission `number` is to end, with so many microseconds left; 0 is at once.
+    pub fn set(&self, number: u32, left_us: u32) {
+        self.0.store(pair(number, left_us), Ordering::Relaxed);
+    }
+
+    /// What was said last.
+    pub fn get(&self) -> (u32, u32) {
+        let word = self.0.load(Ordering::Relaxed);
+        (low(word), high(word))
+    }
+}
+
 /// The memory of one worker's ring.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Ring {
     /// The submission that is to end.
-    pub stop: Word,
+    pub stop: Stop,
     /// 1 while the worker sleeps, [`WOKEN`] until it runs.
     pub sleep: Word,
     /// The submission for which the worker does not spin.
@@ -152,8 +172,8 @@ const _: () = assert!(core::mem::offset_of!(Ring, begun) == 8448);
 impl Default for Ring {
     fn default() -> Self {
         let slots = core::array::from_fn(|_| Slot::default());
-        let [stop, sleep, rest, bell, begun] = core::array::from_fn(|_| Word::default());
-        Self { stop, sleep, rest, bell, slots, begun }
+        let [sleep, rest, bell, begun] = core::array::from_fn(|_| Word::default());
+        Self { stop: Stop::default(), sleep, rest, bell, slots, begun }
     }
 }
 

@@ -19,9 +19,9 @@
 //! a service and is not declared to be idempotent. Nobody is told twice.
 //!
 //! The budget of a function is time on the worker's CPU, from the completion before or from its submission,
-//! whichever is later, without what others have of that CPU. Beyond it the worker is sent the signal, and
-//! again after [`AGAIN`] and ever longer times until the completion comes. A worker that does not hear it for
-//! [`DEAF`] is killed, and the call is [`Outcome::Deaf`]. A worker that has given up so many functions
+//! whichever is later, without what others have of that CPU (`budget`). Beyond it the worker is sent the
+//! signal, again and again until the completion comes. A worker that does not hear it for [`DEAF`] is killed,
+//! and the call is [`Outcome::Deaf`]. A worker that has given up so many functions
 //! ([`Workers::recycle`]) takes no call any more, and another has its seat when its last one is over.
 //!
 //! A process runs functions that may meet ([`Share`]) and no others, from its begin to its end; it maps their

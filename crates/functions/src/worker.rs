@@ -17,6 +17,7 @@
 //! Nothing of a function's is in the worker's hands while it runs: no lock, no reference, no memory. Nor is
 //! anything of the worker's in the function's where there are protection keys ([`keys`]).
 
+mod account;
 mod enter;
 mod handlers;
 mod keys;

@@ -33,7 +33,6 @@ impl<T> Dispatcher<T> {
             // None are left of a worker that has ended.
             let Some(flying) = process.flying.pop_front() else { break };
             let cpu_ns = process.budget.had_ns(&process.worker, now_ns);
-            process.told_ns = None;
             process.budget.begin(now_ns);
             let call = &mut self.calls[flying.call.at()];
             (call.cpu_ns, call.is_flying) = (call.cpu_ns + cpu_ns, false);
@@ -54,8 +53,7 @@ impl<T> Dispatcher<T> {
         let given = Given {
             room: output.bytes,
             may_call: completion.end == End::Calls && *cell != 0 && calls(),
-            may_stop: process.told_ns.is_some()
-                || self.workers.preemption != Preemption::Dispatcher,
+            may_stop: process.budget.is_told() || self.workers.preemption != Preemption::Dispatcher,
         };
         lie(completion, &given)
     }

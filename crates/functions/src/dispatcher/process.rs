@@ -41,8 +41,6 @@ pub(super) struct Process {
     pub(super) cells: Cells,
     /// What the first of them has had of its budget; before the process has begun, since when it is there.
     pub(super) budget: Budget,
-    /// When it was told to stop, first and last.
-    pub(super) told_ns: Option<(u64, u64)>,
     /// The functions that it has given up.
     pub(super) given_up: u32,
     /// What it has said that cannot be true: it is killed, and nothing more of it is read.
@@ -64,7 +62,6 @@ impl Process {
             flying,
             cells,
             budget,
-            told_ns: None,
             given_up: 0,
             lie: None,
         }
@@ -139,7 +136,7 @@ impl Process {
     pub(super) fn greet(&mut self, now_ns: u64) {
         if !self.has_begun && self.worker.has_begun() {
             self.has_begun = true;
-            self.budget.greet(&self.worker, now_ns);
+            self.budget.begin(now_ns);
         }
     }
 
@@ -151,7 +148,6 @@ impl Process {
         now_ns: u64,
     ) {
         if self.flying.is_empty() {
-            self.told_ns = None;
             self.budget.begin(now_ns);
         }
         let number = self.worker.put(submission);

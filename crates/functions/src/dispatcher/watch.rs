@@ -32,13 +32,14 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use super::budget::Tell;
 use super::call::{Call, Event, Number};
 use super::function::Function;
 use super::outcome::Outcome;
 use super::process::Process;
 use super::seat::Unstarted;
 use super::worker::{BEGIN, Worker};
-use super::{AGAIN, DEAF, Dispatcher, Preemption};
+use super::{Dispatcher, Preemption};
 
 /// How often it is looked whether workers live.
 const LOOKS: Duration = Duration::from_millis(1);
@@ -62,23 +63,22 @@ impl<T> Dispatcher<T> {
         let Some(front) = process.flying.front() else { return };
         let call = &mut self.calls[front.call.at()];
         let number = front.number;
-        if call.over.is_none() && process.told_ns.is_none() {
-            let first = (number, left_ns(&self.functions, call) + grace_ns);
-            if !process.budget.is_over(&process.worker, first, now_ns) {
-                return;
+        let left_ns = match call.over {
+            None => left_ns(&self.functions, call) + grace_ns,
+            Some(_) => 0,
+        };
+        match process.budget.tell(&process.worker, left_ns, now_ns) {
+            None => {}
+            Some(Tell::Stop { left_ns }) => {
+                process.worker.stop(number, Duration::from_nanos(left_ns));
+                process.budget.look(&process.worker, now_ns);
             }
-        }
-        match &mut process.told_ns {
-            None => process.told_ns = Some((now_ns, now_ns)),
-            Some((first, _)) if now_ns - *first > DEAF.as_nanos() as u64 => {
+            Some(Tell::Deaf) => {
                 call.over.get_or_insert(Outcome::Deaf);
                 // It is replaced when it is gone.
                 let _gone = process.worker.child().kill();
-                return;
             }
-            Some((_, last)) => *last = now_ns,
         }
-        process.worker.stop(number);
     }
 
     /// When the function that this worker runs is to be stopped, or told so again; none if it runs none.
@@ -88,14 +88,11 @@ impl<T> Dispatcher<T> {
         if !process.has_begun {
             return Some(process.budget.began_ns().saturating_add(BEGIN.as_nanos() as u64));
         }
-        if let Some((first, last)) = process.told_ns {
-            // Each time twice as long, so that signals never come faster than a worker handles them.
-            return Some(last + (last - first).max(AGAIN.as_nanos() as u64));
-        }
-        if call.over.is_some() {
-            return Some(0);
-        }
-        Some(process.budget.next_ns(left_ns(&self.functions, call) + self.grace_ns()))
+        let left_ns = match call.over {
+            None => left_ns(&self.functions, call) + self.grace_ns(),
+            Some(_) => 0,
+        };
+        Some(process.budget.next_ns(left_ns))
     }
 
     /// How much later than a worker's own timer the dispatcher stops a function.

@@ -2,10 +2,8 @@
 //! The dispatcher's side of one worker.
 
 use std::cell::OnceCell;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -31,7 +29,8 @@ use crate::worker::{STOP, Start};
 pub struct Worker {
     child: Child,
     pidfd: OwnedFd,
-    account: Option<Account>,
+    /// That of its CPU time.
+    clock: Option<libc::clockid_t>,
     /// The ring, and the payloads behind it.
     shared: Mapping,
     /// The next submission's number, and that of the first without a completion.
@@ -101,7 +100,7 @@ impl Worker {
         let pid = rustix::process::Pid::from_child(&child);
         match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Self {
-                account: Account::of(pid),
+                clock: clock(pid),
                 child,
                 pidfd,
                 shared,
@@ -234,15 +233,14 @@ impl Worker {
         self.ring().sleep.0.load(Ordering::Relaxed) == WOKEN
     }
 
-    /// How often it has lost its CPU to somebody else; none where the kernel does not say.
-    pub(super) fn preempted(&self) -> Option<u64> {
-        self.account.as_ref()?.preempted()
-    }
-
-    /// The CPU time that it has had by the kernel's account, which is up to a tick old while it runs; none
-    /// where the kernel does not say.
+    /// The CPU time that it has had by the kernel's account (clock_getcpuclockid(3)), which is up to a tick old
+    /// while it runs; none where the kernel does not say.
     pub(super) fn cpu_ns(&self) -> Option<u64> {
-        self.account.as_ref()?.cpu_ns()
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes `time`, which lives here, and nothing else.
+        let got = unsafe { libc::clock_gettime(self.clock?, &raw mut time) };
+        let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        (got == 0).then_some(ns)
     }
 
     /// Whether it has begun, and looks for submissions from now on.
@@ -323,9 +321,11 @@ impl Worker {
         to
     }
 
-    /// Stops the function that runs as this submission, if it still does.
-    pub fn stop(&self, number: u32) {
-        self.ring().stop.0.store(number, Ordering::Relaxed);
+    /// Stops the function that runs as this submission, if it still does: at once, or, should it have been
+    /// off its CPU, when it has had what is left to it.
+    pub fn stop(&self, number: u32, left: Duration) {
+        let left_us = left.as_nanos().div_ceil(1000);
+        self.ring().stop.set(number, u32::try_from(left_us).unwrap_or(u32::MAX));
         let signal = rustix::process::Signal::from_named_raw(STOP).expect("a signal's number");
         // One that has ended is noticed elsewhere.
         let _gone = rustix::process::pidfd_send_signal(&self.pidfd, signal);
@@ -354,43 +354,12 @@ impl Drop for Worker {
     }
 }
 
-/// What the kernel says of the CPU that a process has, as long as that was not waited for.
-#[derive(Debug)]
-struct Account {
-    status: File,
-    clock: libc::clockid_t,
-}
-
-impl Account {
-    /// Of a process, if the kernel says anything.
-    fn of(pid: rustix::process::Pid) -> Option<Self> {
-        let pid = pid.as_raw_nonzero().get();
-        let status = File::open(format!("/proc/{pid}/status")).ok()?;
-        let mut clock = 0;
-        // SAFETY: writes `clock`, which lives here, and nothing else.
-        let got = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
-        let account = Self { status, clock };
-        (got == 0 && account.preempted().is_some()).then_some(account)
-    }
-
-    /// proc_pid_status(5).
-    fn preempted(&self) -> Option<u64> {
-        let mut bytes = [0; 8192];
-        let length = self.status.read_at(&mut bytes, 0).ok()?;
-        // It is among the last lines.
-        let mut lines = bytes[..length].rsplit(|byte| *byte == b'\n');
-        let count = lines.find_map(|line| line.strip_prefix(b"nonvoluntary_ctxt_switches:"))?;
-        std::str::from_utf8(count).ok()?.trim().parse().ok()
-    }
-
-    /// clock_getcpuclockid(3).
-    fn cpu_ns(&self) -> Option<u64> {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes `time`, which lives here, and nothing else.
-        let got = unsafe { libc::clock_gettime(self.clock, &raw mut time) };
-        let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-        (got == 0).then_some(ns)
-    }
+/// The clock of a process's CPU time, if the kernel has it.
+fn clock(pid: rustix::process::Pid) -> Option<libc::clockid_t> {
+    let mut clock = 0;
+    // SAFETY: writes `clock`, which lives here, and nothing else.
+    let got = unsafe { libc::clock_getcpuclockid(pid.as_raw_nonzero().get(), &raw mut clock) };
+    (got == 0).then_some(clock)
 }
 
 /// Kills a process; one that has ended is only waited for.

@@ -3,7 +3,7 @@
 //!
 //! | signal | while a function runs | else |
 //! | --- | --- | --- |
-//! | [`STOP`], and the ring's `stop` names its submission | give up the function | go on |
+//! | [`STOP`], and the ring's `stop` names its submission, which is beyond its budget ([`account`]) | give up the function | go on |
 //! | [`STOP`] otherwise | go on | go on |
 //! | [`TICK`], and the timer says so | give up the function | go on |
 //! | [`TICK`] otherwise | go on | go on |
@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use partywall_abi::function::Ring;
 
+use super::account;
 use super::enter::{self, OPENING, RUNNING};
 use super::timer::{self, TICK};
 use super::window::{IN_FORCE, WINDOW};
@@ -287,8 +288,8 @@ unsafe fn is_given_up(
     if signal == STOP {
         let ring = RING.load(Ordering::Relaxed);
         // SAFETY: it lives for ever.
-        let stop = unsafe { &*ring }.stop.0.load(Ordering::Relaxed);
-        let is_it = running != 0 && stop == running;
+        let (number, left_us) = unsafe { &*ring }.stop.get();
+        let is_it = running != 0 && number == running && account::is_over(running, left_us);
         if is_it {
             SIGNAL.store(STOP as u32, Ordering::Relaxed);
         }

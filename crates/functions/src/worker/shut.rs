@@ -7,8 +7,8 @@
 //! | files, for the case that a call of the kernel opens one | Landlock without a rule |
 //! | new rights by exec | no_new_privs |
 //! | all system calls but futex(2), getrandom(2) and exit_group(2) | seccomp(2); others are SIGSYS |
-//! | but timer_settime(2) as well, where it has a timer | the same, for that timer alone |
-//! | and clock_gettime(2), then | the same, for the CPU time of its thread alone |
+//! | but clock_gettime(2) and getrusage(2) as well | the same, for what its thread has had of the CPU |
+//! | and timer_settime(2), where it has a timer | the same, for that timer alone |
 //! | the time stamp counter, where functions see the time coarsely | PR_SET_TSC |
 //! | being traced and dumped by its own user | PR_SET_DUMPABLE, RLIMIT_CORE |
 //!
@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::keys::{Keys, Part, Whose};
 use super::timer::Timer;
-use super::{Worker, enter, handlers, keys, map, window};
+use super::{Worker, account, enter, handlers, keys, map, window};
 use crate::image::{CONSTANTS, Call, DATA, DATA_BYTES};
 use crate::isolation::Wanted;
 use crate::layout::{
@@ -189,6 +189,7 @@ fn begin(start: &Start, has_filter: bool, tell: impl FnOnce(&Places)) -> io::Res
         }
     }
     let timer = start.quantum_ns.map(Timer::new).transpose()?;
+    account::begin()?;
     shut()?;
     if has_filter {
         let filter = filter(timer.as_ref()).map_err(io::Error::other)?;
@@ -333,10 +334,11 @@ fn filter(timer: Option<&Timer>) -> Result<BpfProgram, seccompiler::BackendError
         (libc::SYS_futex, vec![only(1, libc::FUTEX_WAIT)?, only(1, libc::FUTEX_WAKE)?]),
         (libc::SYS_getrandom, Vec::new()),
         (libc::SYS_exit_group, Vec::new()),
+        (libc::SYS_clock_gettime, vec![only(0, libc::CLOCK_THREAD_CPUTIME_ID)?]),
+        (libc::SYS_getrusage, vec![only(0, libc::RUSAGE_THREAD)?]),
     ]);
     if let Some(timer) = timer {
         rules.insert(libc::SYS_timer_settime, vec![only(0, timer.number())?]);
-        rules.insert(libc::SYS_clock_gettime, vec![only(0, libc::CLOCK_THREAD_CPUTIME_ID)?]);
     }
     let filter =
         SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, TargetArch::x86_64)?;

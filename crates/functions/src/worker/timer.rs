@@ -23,6 +23,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use super::account::cpu_ns;
+
 /// The signal of a tick.
 pub(super) const TICK: i32 = libc::SIGALRM;
 
@@ -118,20 +120,6 @@ pub(super) fn tick(running: u32, is_within: bool) -> bool {
         set(left.max(least));
     }
     left == 0
-}
-
-/// The CPU time of this thread.
-fn cpu_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let clock = libc::CLOCK_THREAD_CPUTIME_ID;
-    // SAFETY: writes `time`, which lives here, and nothing else.
-    let got = unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) };
-    if got != 0 {
-        // A thread has that clock. This is a handler's code too, which must not panic.
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(96) }
-    }
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Sets the timer for one tick after so many quanta.

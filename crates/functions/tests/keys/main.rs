@@ -418,11 +418,11 @@ fn row_54_signals_open_no_gate() {
         let (program, words) = &ways[trial % ways.len()];
         let number = host.submit(program, words);
         for _ in 0..random.below(20) {
-            host.link.stop(number.wrapping_sub(1));
+            host.link.stop(number.wrapping_sub(1), Duration::ZERO);
             (0..random.below(300)).for_each(|_| std::hint::spin_loop());
         }
         while host.link.peek(number).is_none() {
-            host.link.stop(number);
+            host.link.stop(number, Duration::ZERO);
             (0..random.below(2000)).for_each(|_| std::hint::spin_loop());
         }
         let done = host.wait();

@@ -21,16 +21,16 @@ const ALL: [Layer; 3] = [Layer::Lexer, Layer::Lint, Layer::Verifier];
 /// The system calls that a worker's filter lets through.
 const ALLOWED: [i64; 3] = [libc::SYS_futex, libc::SYS_getrandom, libc::SYS_exit_group];
 
-/// Makes the system call whose number and second argument the request has; the others are 0.
+/// Makes the system call whose number and two arguments the request has; the others are 0.
 const CALLS: &str = "pub fn handle(r: Request<'_>) -> Reply {\n\
      let (number, rest) = r.body().split_first_chunk::<8>().unwrap();\n\
      let mut result = u64::from_le_bytes(*number);\n\
-     unsafe { core::arch::asm!(\"syscall\", inout(\"rax\") result, in(\"rdi\") 0, in(\"rsi\") rest[0] as u64,\n\
+     unsafe { core::arch::asm!(\"syscall\", inout(\"rax\") result, in(\"rdi\") rest[0] as u64, in(\"rsi\") rest[1] as u64,\n\
      in(\"rdx\") 0, in(\"r10\") 0, in(\"r8\") 0, in(\"r9\") 0, out(\"rcx\") _, out(\"r11\") _) }\n\
      Ok(result.to_le_bytes().to_vec()) }";
 
-fn asked(number: i64, second: u8) -> Vec<u8> {
-    [&number.to_le_bytes()[..], &[second]].concat()
+fn asked(number: i64, arguments: [u8; 2]) -> Vec<u8> {
+    [&number.to_le_bytes()[..], &arguments].concat()
 }
 
 /// How the worker itself has ended.
@@ -63,14 +63,14 @@ fn row_46_a_naked_system_call_is_stopped_by_the_filter() {
 }
 
 #[test]
-fn row_50_system_calls_of_every_number_but_three_are_faults() {
+fn row_50_system_calls_that_are_not_in_the_list_are_faults() {
     let mut host = Host::new();
     let upper = host.put(UPPER);
     let calls = put_without(&mut host, &ALL, CALLS);
     // Those of the x32 ABI are other numbers.
     let others = [-1, i64::MAX, 1 << 30 | libc::SYS_getrandom, 1 << 30 | 514, 1 << 32 | 39];
     for number in (0..=600).chain(others).filter(|number| !ALLOWED.contains(number)) {
-        let done = host.call(&calls, &asked(number, 0));
+        let done = host.call(&calls, &asked(number, [0, 0]));
         let ended = match (done.end, done.short) {
             (End::Reply, Some(result)) => (End::Reply, result.words[0] as i32),
             _ => (done.end, i32::from(done.code)),
@@ -85,22 +85,36 @@ fn row_50_system_calls_of_every_number_but_three_are_faults() {
         let done = host.call(&upper, b"next");
         assert_eq!((done.end, host.said(&done).0.as_str()), (End::Reply, "NEXT"), "{number}");
     }
-    // Waiting on an address that is none, waking nobody, no random bytes; all other operations are faults.
-    for (number, second, result) in [
-        (libc::SYS_futex, libc::FUTEX_WAIT, -libc::EFAULT),
-        (libc::SYS_futex, libc::FUTEX_WAKE, -libc::EFAULT),
-        (libc::SYS_getrandom, 0, 0),
+    // Waiting on an address that is none, waking nobody, no random bytes, what this thread has had of the CPU
+    // to no address; all other operations are faults.
+    let thread = [libc::CLOCK_THREAD_CPUTIME_ID, libc::RUSAGE_THREAD];
+    for (number, arguments, result) in [
+        (libc::SYS_futex, [0, libc::FUTEX_WAIT], -libc::EFAULT),
+        (libc::SYS_futex, [0, libc::FUTEX_WAKE], -libc::EFAULT),
+        (libc::SYS_getrandom, [0, 0], 0),
+        (libc::SYS_clock_gettime, [thread[0], 0], -libc::EFAULT),
+        (libc::SYS_getrusage, [thread[1], 0], -libc::EFAULT),
     ] {
-        let done = host.call(&calls, &asked(number, second as u8));
+        let done = host.call(&calls, &asked(number, arguments.map(|it| it as u8)));
         assert_eq!((done.end, done.bytes), (End::Reply, 8), "{number}: {done:?}");
         assert_eq!(done.short.unwrap().words[0] as i64, i64::from(result), "{number}");
     }
-    for operation in (2..=255).filter(|n| *n != libc::FUTEX_WAIT && *n != libc::FUTEX_WAKE) {
-        let done = host.call(&calls, &asked(libc::SYS_futex, operation as u8));
-        assert_eq!((done.end, i32::from(done.code)), (End::Fault, libc::SIGSYS), "{operation}");
+    let waits = [libc::FUTEX_WAIT, libc::FUTEX_WAKE];
+    for (number, first, but) in [
+        (libc::SYS_futex, false, &waits[..]),
+        (libc::SYS_clock_gettime, true, &thread[..1]),
+        (libc::SYS_getrusage, true, &thread[1..]),
+    ] {
+        for operation in (0..=255).filter(|operation| !but.contains(operation)) {
+            let operation = operation as u8;
+            let arguments = if first { [operation, 0] } else { [0, operation] };
+            let done = host.call(&calls, &asked(number, arguments));
+            let ended = (done.end, i32::from(done.code));
+            assert_eq!(ended, (End::Fault, libc::SIGSYS), "{number}, {operation}");
+        }
     }
     // The one that ends the worker, which its dispatcher sees.
-    host.submit(&calls, &asked(libc::SYS_exit_group, 0));
+    host.submit(&calls, &asked(libc::SYS_exit_group, [0, 0]));
     assert_eq!(end_of_worker(&mut host).code(), Some(0));
 }
 
@@ -194,7 +208,7 @@ fn row_50_flags_that_a_function_sets_end_with_it() {
             let way = round % 3;
             let number = host.submit(&sets, &asked(flag, way));
             while way == 2 && host.link.peek(number).is_none() {
-                host.link.stop(number);
+                host.link.stop(number, Duration::ZERO);
                 std::thread::sleep(Duration::from_micros(200));
             }
             let end = host.wait().end;
@@ -203,7 +217,7 @@ fn row_50_flags_that_a_function_sets_end_with_it() {
             assert!(end == expected || (way == 0 && end == End::Fault), "{flag:#x}: {end:?}");
             // The next one goes on after a signal that is not for it, and has none of the flags.
             let number = host.submit(&sets, &asked(0, 3));
-            host.link.stop(number.wrapping_sub(1));
+            host.link.stop(number.wrapping_sub(1), Duration::ZERO);
             let done = host.wait();
             assert_eq!(
                 (done.end, done.short.unwrap().words[0]),

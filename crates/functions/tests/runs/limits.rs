@@ -193,7 +193,6 @@ fn row_47_a_loop_has_at_most_twice_its_budget() {
     const ENDLESS: &str =
         "pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }";
     const CALLS: u32 = 5;
-    const TICKS: Duration = Duration::from_millis(20);
     let budget = Duration::from_millis(200);
     for preemption in [Preemption::Dispatcher, Preemption::Timer(Duration::from_micros(100))] {
         let mut rig = Rig::with(1, |workers| workers.preemption = preemption);
@@ -206,8 +205,8 @@ fn row_47_a_loop_has_at_most_twice_its_budget() {
         let had = cpu_of(pid) - before;
         println!("{preemption:?}: {had:?} of the CPU, {:?} of budgets", CALLS * budget);
         assert_eq!(rig.dispatcher.workers()[0].pid, pid);
-        // And two ticks of the kernel, where others want the CPU.
-        assert!(had <= CALLS * (2 * budget + TICKS), "{preemption:?}: {had:?}");
+        // And what the signals and one tick of the kernel's account take.
+        assert!(had <= CALLS * 2 * budget + Duration::from_millis(10), "{preemption:?}: {had:?}");
     }
 }
 

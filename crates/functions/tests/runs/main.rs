@@ -71,7 +71,7 @@ fn row_49_functions_that_fail_are_contained() {
         if end == End::Stopped {
             // Too early, it is not heard.
             while host.link.peek(number).is_none() {
-                host.link.stop(number);
+                host.link.stop(number, Duration::ZERO);
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

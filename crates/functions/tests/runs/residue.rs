@@ -127,7 +127,7 @@ impl Rig {
         let request = [&word.to_le_bytes()[..], &[way]].concat();
         let number = self.host.submit(&self.leaves, &request);
         while way == 3 && self.host.link.peek(number).is_none() {
-            self.host.link.stop(number);
+            self.host.link.stop(number, Duration::ZERO);
             std::thread::sleep(Duration::from_micros(200));
         }
         let ends = [End::Reply, End::Panic, End::Fault, End::Stopped];

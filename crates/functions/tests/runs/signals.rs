@@ -48,7 +48,7 @@ fn row_54_signals_at_every_edge_are_neither_lost_nor_harmful() {
         }
         for _ in 0..if is_long { 1 } else { random.below(3) } {
             pause(random.below(600));
-            host.link.stop(named);
+            host.link.stop(named, Duration::ZERO);
         }
         let is_right = |done: &Completion| {
             done.end == End::Reply && done.short.unwrap().bytes()[..8] == burnt(rounds)
@@ -105,7 +105,7 @@ fn row_47_functions_that_do_not_end_are_stopped_and_leave_nothing() {
         let number = host.submit(&endless, way.as_bytes());
         while host.link.peek(number).is_none() {
             pause(random.below(2000));
-            host.link.stop(number);
+            host.link.stop(number, Duration::ZERO);
             if trial % 1000 == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -152,11 +152,11 @@ fn row_54_signals_at_calls_of_the_runtime_are_not_harmful() {
                 pause(random.below(300));
                 let names = random.below(6) == 0;
                 is_named |= names;
-                host.link.stop(if names { number } else { number.wrapping_sub(1) });
+                host.link.stop(if names { number } else { number.wrapping_sub(1) }, Duration::ZERO);
             }
             while way == 4 && asked == rounds && host.link.peek(number).is_none() {
                 is_named = true;
-                host.link.stop(number);
+                host.link.stop(number, Duration::ZERO);
                 pause(2000);
             }
             let done = host.wait();
@@ -166,7 +166,7 @@ fn row_54_signals_at_calls_of_the_runtime_are_not_harmful() {
             let said = host.link.read(OUT, (done.bytes + done.log + done.lost) as usize);
             assert_eq!(said, [&b"a/b/c"[..], &[asked]].concat());
             // Nobody runs whom it could stop.
-            host.link.stop(number);
+            host.link.stop(number, Duration::ZERO);
             number = host.resume(1, 0, &[!asked]);
             (asked, is_named) = (asked + 1, false);
         };
@@ -222,7 +222,7 @@ fn row_54_random_bytes_that_are_interrupted_are_all_there() {
             pause(random.below(3000));
             let names = is_to_end && random.below(40) == 0;
             is_named |= names;
-            host.link.stop(if names { number } else { number.wrapping_sub(1) });
+            host.link.stop(if names { number } else { number.wrapping_sub(1) }, Duration::ZERO);
         }
         let done = host.wait();
         match done.end {
@@ -256,7 +256,7 @@ fn row_54_a_worker_whose_sleep_is_interrupted_sleeps_again() {
     for _ in 0..trials(10_000) {
         until_asleep(&host);
         for _ in 0..1 + random.below(3) {
-            host.link.stop(random.draw() as u32);
+            host.link.stop(random.draw() as u32, Duration::ZERO);
             pause(random.below(1000));
         }
         if random.below(2) == 0 {
