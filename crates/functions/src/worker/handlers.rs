@@ -219,11 +219,15 @@ unsafe extern "C" fn decide(
     context: *const libc::ucontext_t,
 ) -> u64 {
     // SAFETY: the kernel passes them.
-    match unsafe { is_given_up(signal, info, context) } {
+    let how = match unsafe { is_given_up(signal, info, context) } {
         true => GIVES_UP,
         // SAFETY: as above.
         false => unsafe { onward(context) },
+    };
+    if how == GIVES_UP {
+        timer::given_up();
     }
+    how
 }
 
 /// Where the rights are in what the kernel has saved of the state, which is in the standard format: by

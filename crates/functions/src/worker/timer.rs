@@ -20,7 +20,8 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, compiler_fence};
 use std::time::Duration;
 
 use super::account::cpu_ns;
@@ -32,7 +33,7 @@ pub(super) const TICK: i32 = libc::SIGALRM;
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 /// The quantum, in nanoseconds.
 static QUANTUM: AtomicU64 = AtomicU64::new(0);
-/// Whether it is set, for a quantum at most. The worker writes it while no function runs, and its handlers.
+/// Whether it is set for sure, for a quantum at most. The worker writes it while no function runs, and its handlers.
 static IS_SET: AtomicBool = AtomicBool::new(false);
 /// How often a quantum is doubled, for the ticks that are being handled, one within the other.
 static DOUBLED: AtomicU32 = AtomicU32::new(0);
@@ -79,6 +80,8 @@ impl Timer {
     #[inline]
     pub(super) fn begin(&self, quanta: u16) {
         QUANTA.store(quanta.into(), Relaxed);
+        // A tick from here on finds a function.
+        compiler_fence(SeqCst);
         if quanta != 0 && !IS_SET.load(Relaxed) {
             set(1);
         }
@@ -120,6 +123,12 @@ pub(super) fn tick(running: u32, is_within: bool) -> bool {
         set(left.max(least));
     }
     left == 0
+}
+
+/// A function is given up, maybe within a handler that has been about to set the timer, or in front of one
+/// that the kernel has been about to enter for a tick: nobody knows whether it is set.
+pub(super) fn given_up() {
+    IS_SET.store(false, Relaxed);
 }
 
 /// Sets the timer for one tick after so many quanta.

@@ -102,6 +102,8 @@ pub(crate) struct Host {
     calls: u64,
     /// Where what is submitted runs.
     pub(crate) cell: u16,
+    /// The quanta that it has, of a worker with a timer.
+    pub(crate) quanta: u16,
 }
 
 impl Host {
@@ -121,7 +123,7 @@ impl Host {
         let mut link = Worker::start(workers, 0, &store).unwrap();
         link.wait().unwrap();
         let clock = Clock::new(&store, workers.exactness).unwrap();
-        Self { store, link, clock, calls: 0, cell: 0 }
+        Self { store, link, clock, calls: 0, cell: 0, quanta: 0 }
     }
 
     pub(crate) fn put(&mut self, text: &str) -> Loaded {
@@ -148,7 +150,7 @@ impl Host {
             task: Task::Invoke,
             cell: self.cell,
             entry: loaded.entry,
-            quanta: 0,
+            quanta: self.quanta,
             call: self.calls,
             bytes: request.len() as u32,
             input,

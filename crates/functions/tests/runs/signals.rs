@@ -4,9 +4,11 @@
 use std::time::{Duration, Instant};
 
 use partywall_abi::function::{Completion, End};
+use partywall_functions::clock::Exactness;
+use partywall_functions::dispatcher::Preemption;
 use partywall_testkit::{Random, trials};
 
-use super::host::{Host, OUT, UPPER};
+use super::host::{Host, OUT, UPPER, workers};
 use super::limits::stat;
 
 /// Burns as many rounds as the request says, and answers with a sum of them.
@@ -64,6 +66,27 @@ fn row_54_signals_at_every_edge_are_neither_lost_nor_harmful() {
     }
     println!("{stopped} stopped, {answered} answered");
     assert!(stopped > 0 && answered > 0);
+}
+
+/// Signals that stop functions while a tick is handled take no tick from those that come after.
+#[test]
+fn row_54_signals_at_ticks_leave_the_timer_as_it_was() {
+    let mut workers = workers(1, Exactness::Exact);
+    workers.preemption = Preemption::Timer(Duration::from_micros(10));
+    let mut host = Host::of(&workers);
+    let endless =
+        host.put("pub fn handle(_: Request<'_>) -> Reply { loop { core::hint::black_box(0); } }");
+    host.quanta = 1;
+    let mut random = Random::of_this_run();
+    for _ in 0..trials(50_000) {
+        let number = host.submit(&endless, b"");
+        pause(random.below(2000));
+        host.link.stop(number, Duration::ZERO);
+        assert_eq!(host.wait().end, End::Stopped);
+        // This one is stopped by nobody else.
+        host.submit(&endless, b"");
+        assert_eq!(host.wait().end, End::Stopped);
+    }
 }
 
 /// A function that never ends is stopped wherever it is, and leaves nothing.
