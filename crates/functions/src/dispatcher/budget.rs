@@ -8,12 +8,13 @@
 //! | the worker | is told | until |
 //! | --- | --- | --- |
 //! | has all the time for its own | once | the function is stopped, at once |
-//! | was off its CPU, or slept | when what is left is over, and every [`AGAIN`] at least | the function has had it |
+//! | was off its CPU, or slept | when what is left is over, and then as often as a sixteenth of that may be, or every [`AGAIN`] | the function has had it |
 //! | has had that and [`STALE`] by the kernel's account, or nothing at all for [`DEAF`] | to stop it whatever it has had, after [`AGAIN`] and ever longer times | it is [`DEAF`] |
 //!
 //! So a function that has its CPU to itself has its budget to the microsecond, and one that shares it has its
-//! budget at least, and twice that and [`AGAIN`] at most. The kernel's account of another process is up to a
-//! tick old (1 to 10 ms) while that runs: it is what holds a worker to its word that does not keep it.
+//! budget at least, and twice that and a sixteenth at most, or [`AGAIN`]. The kernel's account of another
+//! process is up to a tick old (1 to 10 ms) while that runs: it is what holds a worker to its word that does
+//! not keep it.
 //!
 //! | of a call | costs |
 //! | --- | --- |
@@ -27,6 +28,8 @@ use super::{AGAIN, DEAF};
 
 /// How old the kernel's account of a worker may be, twice.
 const STALE: Duration = Duration::from_millis(20);
+/// A worker is told again when another part of what is left may be over, of so many.
+const PARTS: u64 = 16;
 /// How much later than what is left to a function its worker is told again: it looks when it is told.
 const LATER: Duration = Duration::from_micros(5);
 
@@ -38,10 +41,18 @@ struct Told {
     last_ns: u64,
     /// What the function has left if it was off its CPU; 0 is nothing, and it stops at once.
     left_ns: u64,
-    /// The worker's CPU time by the kernel's account: at first, and when it has last changed.
+    /// The worker's CPU time by the kernel's account: at first, and at last.
     from_ns: u64,
-    had_ns: u64,
+    to_ns: u64,
+    /// When that has last changed.
     changed_ns: u64,
+}
+
+impl Told {
+    /// What the worker has had since, by the account.
+    fn had_ns(&self) -> u64 {
+        self.to_ns.saturating_sub(self.from_ns)
+    }
 }
 
 /// What a process's functions have of their budgets.
@@ -95,12 +106,12 @@ impl Budget {
         }
         let Told { first_ns, last_ns, left_ns, .. } = told;
         let again_ns = AGAIN.as_nanos() as u64;
-        // Each time twice as long, so that signals never come faster than a worker handles them.
-        let longer_ns = (last_ns - first_ns).max(again_ns);
         let wait_ns = match left_ns {
-            0 => longer_ns,
+            // Each time twice as long, so that signals never come faster than a worker handles them.
+            0 => (last_ns - first_ns).max(again_ns),
             _ if first_ns == last_ns => left_ns + LATER.as_nanos() as u64,
-            _ => longer_ns.min(left_ns.max(again_ns)),
+            // It has not had that before, by the account.
+            _ => left_ns.saturating_sub(told.had_ns()).max(left_ns / PARTS).max(again_ns),
         };
         last_ns.saturating_add(wait_ns)
     }
@@ -120,8 +131,8 @@ impl Budget {
                 left_ns = 0;
             }
             let (first_ns, last_ns, changed_ns) = (now_ns, now_ns, now_ns);
-            let (from_ns, had_ns) = (0, 0);
-            self.told = Some(Told { first_ns, last_ns, left_ns, from_ns, had_ns, changed_ns });
+            let (from_ns, to_ns) = (0, 0);
+            self.told = Some(Told { first_ns, last_ns, left_ns, from_ns, to_ns, changed_ns });
             return Some(Tell::Stop { left_ns });
         };
         told.last_ns = now_ns;
@@ -131,8 +142,7 @@ impl Budget {
                 false => Tell::Stop { left_ns: 0 },
             });
         }
-        let had_ns = told.had_ns.saturating_sub(told.from_ns);
-        let is_over = had_ns > told.left_ns + STALE.as_nanos() as u64;
+        let is_over = told.had_ns() > told.left_ns + STALE.as_nanos() as u64;
         if left_ns == 0 || is_over || now_ns - told.changed_ns > deaf_ns {
             (told.left_ns, told.first_ns) = (0, now_ns);
         }
@@ -143,11 +153,11 @@ impl Budget {
     /// which is not to wait for it.
     pub(super) fn look(&mut self, worker: &Worker, now_ns: u64) {
         let Some(told) = &mut self.told else { return };
-        let had_ns = worker.cpu_ns().unwrap_or(u64::MAX);
+        let to_ns = worker.cpu_ns().unwrap_or(u64::MAX);
         if told.first_ns == told.last_ns {
-            (told.from_ns, told.had_ns) = (had_ns, had_ns);
-        } else if had_ns != told.had_ns {
-            (told.had_ns, told.changed_ns) = (had_ns, now_ns);
+            (told.from_ns, told.to_ns) = (to_ns, to_ns);
+        } else if to_ns != told.to_ns {
+            (told.to_ns, told.changed_ns) = (to_ns, now_ns);
         }
     }
 }

@@ -33,7 +33,8 @@ pub(super) const TICK: i32 = libc::SIGALRM;
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 /// The quantum, in nanoseconds.
 static QUANTUM: AtomicU64 = AtomicU64::new(0);
-/// Whether it is set for sure, for a quantum at most. The worker writes it while no function runs, and its handlers.
+/// Whether it is set for sure, for a quantum at most. The worker writes it while no function runs, and its
+/// handlers.
 static IS_SET: AtomicBool = AtomicBool::new(false);
 /// How often a quantum is doubled, for the ticks that are being handled, one within the other.
 static DOUBLED: AtomicU32 = AtomicU32::new(0);

@@ -206,7 +206,8 @@ fn row_47_a_loop_has_at_most_twice_its_budget() {
         println!("{preemption:?}: {had:?} of the CPU, {:?} of budgets", CALLS * budget);
         assert_eq!(rig.dispatcher.workers()[0].pid, pid);
         // And what the signals and one tick of the kernel's account take.
-        assert!(had <= CALLS * 2 * budget + Duration::from_millis(10), "{preemption:?}: {had:?}");
+        let most = CALLS * (2 * budget + budget / 16) + Duration::from_millis(10);
+        assert!(had <= most, "{preemption:?}: {had:?}");
     }
 }
 
