@@ -126,7 +126,7 @@ pub enum Preemption {
     /// The dispatcher, which looks all the time while a function runs: it takes a CPU, and no function pays.
     Dispatcher,
     /// A timer of each worker, which looks so often whether the same function still runs: the dispatcher may
-    /// sleep meanwhile. Budgets are rounded up to whole quanta, and functions are stopped up to one later.
+    /// sleep meanwhile. Budgets are rounded up to whole quanta, and functions are stopped up to two later.
     /// Each look costs the function the time of a signal.
     Timer(Duration),
 }

@@ -13,7 +13,7 @@
 //! | the same function, which has had its quanta | nothing: the function is given up |
 //!
 //! The timer goes by the clock, and what a function has had by the CPU time of this thread, for others may
-//! want its CPU. A function is given up after its quanta and before one more has passed, if it has the CPU to
+//! want its CPU. A function is given up after its quanta and before two more have passed, if it has the CPU to
 //! itself; else at the first tick by which it has had them. Short functions cost a signal, a clock_gettime(2)
 //! and a timer_settime(2) in a quantum, however many they are, and none when it is set; one behind a long
 //! function costs one more, so that it does not have what was left to that.
@@ -117,8 +117,7 @@ pub(super) fn tick(running: u32, is_within: bool) -> bool {
         set(least);
         return false;
     }
-    // The two clocks differ by what signals and interrupts take.
-    let left_ns = (UNTIL.load(Relaxed)).saturating_sub(had_ns + quantum_ns / 2);
+    let left_ns = UNTIL.load(Relaxed).saturating_sub(had_ns);
     let left = left_ns.div_ceil(quantum_ns) as u32;
     if left > 0 {
         set(left.max(least));
@@ -135,7 +134,9 @@ pub(super) fn given_up() {
 /// Sets the timer for one tick after so many quanta.
 fn set(quanta: u32) {
     IS_SET.store(quanta == 1, Relaxed);
-    let time = Duration::from_nanos(QUANTUM.load(Relaxed)) * quanta;
+    let quantum = Duration::from_nanos(QUANTUM.load(Relaxed));
+    // The CPU time that has passed then is less than the clock's by what interrupts take.
+    let time = quantum * quanta + quantum / 8;
     let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let time =
         libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
