@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! byte   size        what                              who writes
-//!    0     64        stop: which submission is to end   dispatcher
+//!    0     64        stop: which one ends, what it has   dispatcher
 //!   64     64        sleep: whether the worker sleeps   both
 //!  128     64        rest: what it need not look for    dispatcher
 //!  192     64        bell: whether the other sleeps     both
@@ -71,7 +71,7 @@
 //! The dispatcher stores in `stop` a submission's number, and how much of its budget is left to the function
 //! should it have lost its CPU meanwhile, which the worker knows; and sends a signal. The worker's handler
 //! gives up the function if that submission is the one it runs and it is beyond its budget, and else goes on
-//! where it was. A signal that comes too early or too late changes nothing; the dispatcher repeats it as long
+//! where it was. Both are in one word, written before the signal is sent. A signal that comes too early or too late changes nothing; the dispatcher repeats it as long
 //! as the completion does not come.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -286,7 +286,7 @@ pub enum End {
     Stack = 5,
     /// A signal for what the function has done; its number is the code.
     Fault = 6,
-    /// The dispatcher has stopped the function.
+    /// The dispatcher has stopped the function, or the worker's own timer.
     Stopped = 7,
     /// The function calls a service, and waits.
     Calls = 8,

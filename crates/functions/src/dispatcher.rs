@@ -270,25 +270,28 @@ impl<T> Dispatcher<T> {
         if self.knows(id) {
             let function = &mut self.functions[id.at()];
             function.is_banned = is_banned;
-            function.strikes[1] = 0;
+            function.more.strikes[1] = 0;
         }
     }
 
     /// Whether it is banned, and the strikes that it has; none if there is no such function.
     pub fn strikes(&self, id: Id) -> Option<(bool, u32)> {
         let function = self.functions.get(id.at()).filter(|function| function.is(id))?;
-        Some((function.is_banned, function.strikes[1]))
+        Some((function.is_banned, function.more.strikes[1]))
     }
 
     /// With whose functions it may meet; none if there is no such function.
     pub fn share(&self, id: Id) -> Option<Share> {
         let function = self.functions.get(id.at()).filter(|function| function.is(id))?;
-        Some(function.share)
+        Some(function.more.share)
     }
 
     /// What has come of a function's calls; none if there is no such function.
     pub fn counts(&self, id: Id) -> Option<&Counts> {
-        self.functions.get(id.at()).filter(|function| function.is(id)).map(|found| &found.counts)
+        self.functions
+            .get(id.at())
+            .filter(|function| function.is(id))
+            .map(|found| &found.more.counts)
     }
 
     /// Takes a call, until `deadline_ns` at most.
@@ -309,7 +312,7 @@ impl<T> Dispatcher<T> {
             return Err(refused(token, Outcome::Gone));
         }
         let function = &mut self.functions[id.at()];
-        let length = request.len() + function.parameters.len();
+        let length = function.length(&request);
         let generation = self.generation.wrapping_add(1);
         let number = Number::new(self.calls.vacant_key(), generation);
         let why = if length > MESSAGE {
@@ -321,7 +324,7 @@ impl<T> Dispatcher<T> {
             admitted.err().map(|(why, _)| Outcome::Refused(why))
         };
         if let Some(why) = why {
-            function.counts.refused += 1;
+            function.more.counts.refused += 1;
             return Err(refused(token, why));
         }
         function.open += 1;
@@ -407,7 +410,7 @@ impl<T> Dispatcher<T> {
             return Ok(());
         }
         if let Some((at, cell)) = call.waits {
-            self.functions[call.function.at()].waiting -= 1;
+            self.functions[call.function.at()].more.waiting -= 1;
             events.extend(call.asked.map(Event::Unwanted));
             let process = &mut self.seats.processes[at];
             process.worker.clean(cell)?;

@@ -38,7 +38,7 @@ pub(crate) fn sleep(word: &Word, most: Option<Duration>, is_there: impl FnOnce()
     word.0.store(1, Ordering::Relaxed);
     fence(Ordering::SeqCst);
     if !is_there() {
-        // A wake that comes first has changed the word; a signal is one wake too many.
+        // A wake that comes first has changed the word. Behind a handler the sleep goes on.
         let _woken = futex::wait(&word.0, Flags::empty(), 1, most.map(timespec).as_ref());
     }
     word.0.store(0, Ordering::Relaxed);

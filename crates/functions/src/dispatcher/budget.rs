@@ -3,13 +3,14 @@
 //! The dispatcher sees by the clock since when a function is the first of its worker's. When its budget is
 //! over by the clock, it tells the worker to stop it (a signal), and what is left of the budget should the
 //! function not have had all that time: the worker knows, and stops it at once or when it has had that too
-//! (`crate::worker`'s account). A worker that was woken and does not run yet has begun nothing.
+//! (`crate::worker`'s account).
 //!
 //! | the worker | is told | until |
 //! | --- | --- | --- |
+//! | was woken and does not run yet | nothing: its function begins now | it runs, or for [`DEAF`] |
 //! | has all the time for its own | once | the function is stopped, at once |
 //! | was off its CPU, or slept | when what is left is over, and then as often as a sixteenth of that may be, or every [`AGAIN`] | the function has had it |
-//! | has had that and [`STALE`] by the kernel's account, or nothing at all for [`DEAF`] | to stop it whatever it has had, after [`AGAIN`] and ever longer times | it is [`DEAF`] |
+//! | has had that and [`STALE`] by the kernel's account, or nothing at all for [`DEAF`]; or the call is not wanted any more | to stop it whatever it has had, after [`AGAIN`] and ever longer times | it is [`DEAF`] |
 //!
 //! So a function that has its CPU to itself has its budget to the microsecond, and one that shares it has its
 //! budget at least, and twice that and a sixteenth at most, or [`AGAIN`]. The kernel's account of another
@@ -110,8 +111,11 @@ impl Budget {
             // Each time twice as long, so that signals never come faster than a worker handles them.
             0 => (last_ns - first_ns).max(again_ns),
             _ if first_ns == last_ns => left_ns + LATER.as_nanos() as u64,
-            // It has not had that before, by the account.
-            _ => left_ns.saturating_sub(told.had_ns()).max(left_ns / PARTS).max(again_ns),
+            // It has not had that before, by the account, which is old.
+            _ => {
+                let had_ns = told.had_ns() + STALE.as_nanos() as u64 / 2;
+                left_ns.saturating_sub(had_ns).max(left_ns / PARTS).max(again_ns)
+            }
         };
         last_ns.saturating_add(wait_ns)
     }
@@ -142,6 +146,10 @@ impl Budget {
                 false => Tell::Stop { left_ns: 0 },
             });
         }
+        let to_ns = worker.cpu_ns().unwrap_or(u64::MAX);
+        if to_ns != told.to_ns {
+            (told.to_ns, told.changed_ns) = (to_ns, now_ns);
+        }
         let is_over = told.had_ns() > told.left_ns + STALE.as_nanos() as u64;
         if left_ns == 0 || is_over || now_ns - told.changed_ns > deaf_ns {
             (told.left_ns, told.first_ns) = (0, now_ns);
@@ -149,20 +157,16 @@ impl Budget {
         Some(Tell::Stop { left_ns: told.left_ns })
     }
 
-    /// The worker was told, at this time: what it has had of its CPU until now. This comes behind the signal,
-    /// which is not to wait for it.
-    pub(super) fn look(&mut self, worker: &Worker, now_ns: u64) {
-        let Some(told) = &mut self.told else { return };
-        let to_ns = worker.cpu_ns().unwrap_or(u64::MAX);
-        if told.first_ns == told.last_ns {
-            (told.from_ns, told.to_ns) = (to_ns, to_ns);
-        } else if to_ns != told.to_ns {
-            (told.to_ns, told.changed_ns) = (to_ns, now_ns);
+    /// The worker was told: what it has had of its CPU before. The first signal does not wait for that.
+    pub(super) fn account(&mut self, worker: &Worker) {
+        if let Some(told) = self.told.as_mut().filter(|told| told.first_ns == told.last_ns) {
+            let from_ns = worker.cpu_ns().unwrap_or(u64::MAX);
+            (told.from_ns, told.to_ns) = (from_ns, from_ns);
         }
     }
 }
 
-/// What comes of a function that has had its budget by the clock.
+/// What is done about a function that has had its budget by the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tell {
     /// Its worker is told to stop it, with so much left if it was off its CPU.

@@ -74,8 +74,8 @@ impl<T> Dispatcher<T> {
         let function = &mut self.functions[call.function.at()];
         if completion.end == End::Calls && call.over.is_none() {
             let most = self.schedule.limits(function.owner).waiting;
-            if function.waiting < most {
-                function.waiting += 1;
+            if function.more.waiting < most {
+                function.more.waiting += 1;
                 let message = process.worker.read(output.at, bytes + rest + body);
                 self.generation = self.generation.wrapping_add(1);
                 let asked = Number::new(number.at(), self.generation);
@@ -113,7 +113,7 @@ impl<T> Dispatcher<T> {
             End::Room if completion.detail <= MESSAGE as u64 => {
                 let wanted = completion.detail as usize + partywall_fn::cell::LOG_BYTES;
                 // Calls that were submitted at the same time have all had the room of before.
-                function.room = wanted.max(function.room);
+                function.needs_room(wanted);
                 (output.bytes as usize) < wanted && (function.idempotent || !call.has_called)
             }
             _ => false,
@@ -187,7 +187,7 @@ impl<T> Dispatcher<T> {
             self.schedule.ended(begun, cpu_ns);
         }
         let function = &mut self.functions[id.at()];
-        function.counts.ended(&outcome, cpu_ns, now_ns.saturating_sub(came_ns));
+        function.more.counts.ended(&outcome, cpu_ns, now_ns.saturating_sub(came_ns));
         function.open -= 1;
         let is_last = function.open == 0 && function.is_removed;
         events.push(Event::Done(Done { call: Some(number), token, outcome, log, cpu_ns }));

@@ -10,10 +10,10 @@ use crate::archive::Packed;
 use crate::image::Call as RuntimeCall;
 use crate::schedule::Owner;
 use crate::signed::Signed;
-use crate::store::Loaded;
+use crate::store::{Data, Loaded};
 
 /// The bytes that a reply has room for of a function that calls services.
-const CALLERS_ROOM: usize = 256 << 10;
+const CALLERS_ROOM: u32 = 256 << 10;
 /// Good replies that take a strike back.
 const FORGIVEN: u32 = 1000;
 
@@ -53,10 +53,11 @@ pub struct Registration {
     pub strikes: u32,
 }
 
-/// A function. Of thousands, most have left the caches since their last call: what each call needs comes
-/// first, on three lines, and what few need behind it.
+/// A function. Of thousands, most have left the first caches since their last call. What each call needs on
+/// its way to a worker is on one line, and all functions' lines are together; what it needs when it is over,
+/// and what few need, is elsewhere.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(align(64))]
 pub(super) struct Function {
     generation: u32,
     pub(super) owner: Owner,
@@ -64,14 +65,9 @@ pub(super) struct Function {
     pub(super) open: u32,
     /// Calls that run or wait, for which its image stays loaded.
     pub(super) users: u32,
-    /// Those of them that wait for services.
-    pub(super) waiting: u32,
-    /// The number of its group.
-    pub(super) group: usize,
-    pub(super) budget_ns: u64,
-    /// The bytes that its reply has room for.
-    pub(super) room: usize,
-    pub(super) parameters: Box<[u8]>,
+    group: u32,
+    room: u32,
+    parameters: u32,
     pub(super) is_banned: bool,
     /// Nobody calls it any more; it goes with its last call.
     pub(super) is_removed: bool,
@@ -82,11 +78,27 @@ pub(super) struct Function {
     pub(super) idempotent: bool,
     /// It can call services.
     pub(super) calls_services: bool,
-    /// Strikes that ban it, that it has, and good replies since the last one that was taken back.
-    pub(super) strikes: [u32; 3],
-    pub(super) loaded: Option<Loaded>,
+    /// It is loaded, and has data.
+    has_data: bool,
+    pub(super) budget_ns: u64,
+    /// Where it is entered; 0 is nowhere: it is not loaded.
+    entry: u64,
+    pub(super) more: Box<More>,
+}
+
+const _: () = assert!(size_of::<Function>() == 64);
+
+/// What few calls need of a function, or only those that are over.
+#[derive(Debug)]
+pub(super) struct More {
     /// What has come of its calls.
     pub(super) counts: Counts,
+    /// Strikes that ban it, that it has, and good replies since the last one that was taken back.
+    pub(super) strikes: [u32; 3],
+    /// Its calls that wait for services.
+    pub(super) waiting: u32,
+    pub(super) parameters: Box<[u8]>,
+    loaded: Option<Loaded>,
     pub(super) image: Packed,
     pub(super) share: Share,
 }
@@ -107,24 +119,79 @@ impl Function {
             owner,
             open: 0,
             users: 0,
-            waiting: 0,
-            group,
-            budget_ns: budget.as_nanos() as u64,
+            group: group as u32,
             // And only it cannot run again when its reply has no room.
-            room: if calls_services { CALLERS_ROOM } else { OWN as usize },
-            parameters: parameters.into(),
+            room: if calls_services { CALLERS_ROOM } else { OWN },
+            parameters: parameters.len() as u32,
             is_banned: false,
             is_removed: false,
             is_recent: false,
             heavy: calls_services,
             idempotent,
             calls_services,
-            strikes: [strikes, 0, 0],
-            loaded: None,
-            counts: Counts::default(),
-            image: packed,
-            share,
+            has_data: false,
+            budget_ns: budget.as_nanos() as u64,
+            entry: 0,
+            more: Box::new(More {
+                counts: Counts::default(),
+                strikes: [strikes, 0, 0],
+                waiting: 0,
+                parameters: parameters.into(),
+                loaded: None,
+                image: packed,
+                share,
+            }),
         }
+    }
+
+    /// The number of its group.
+    pub(super) fn group(&self) -> usize {
+        self.group as usize
+    }
+
+    /// The bytes that its reply has room for.
+    pub(super) fn room(&self) -> usize {
+        self.room as usize
+    }
+
+    /// Its replies need so much.
+    pub(super) fn needs_room(&mut self, bytes: usize) {
+        self.room = self.room.max(bytes.try_into().unwrap_or(u32::MAX));
+    }
+
+    /// The bytes of a request with its parameters.
+    pub(super) fn length(&self, request: &[u8]) -> usize {
+        request.len() + self.parameters as usize
+    }
+
+    /// Where it is entered, if it is loaded.
+    #[inline]
+    pub(super) fn entry(&self) -> Option<u64> {
+        (self.entry != 0).then_some(self.entry)
+    }
+
+    /// Whether a request is all that it is called with.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.parameters == 0 && !self.has_data
+    }
+
+    /// Its data, if it is loaded and has any.
+    #[inline]
+    pub(super) fn data(&self) -> Option<Data> {
+        if self.has_data { self.more.loaded?.data } else { None }
+    }
+
+    /// Its image in memory, if it is loaded.
+    pub(super) fn loaded(&self) -> Option<Loaded> {
+        self.more.loaded
+    }
+
+    /// Its image is in memory here, or no more; where it was before.
+    pub(super) fn load(&mut self, loaded: Option<Loaded>) -> Option<Loaded> {
+        self.entry = loaded.map_or(0, |loaded| loaded.entry);
+        self.has_data = loaded.is_some_and(|loaded| loaded.data.is_some());
+        std::mem::replace(&mut self.more.loaded, loaded)
     }
 
     /// Whether it is the function with this number, and none that has had its place.
@@ -134,14 +201,14 @@ impl Function {
 
     /// Counts a call against it.
     pub(super) fn strike(&mut self) {
-        let [most, strikes, _] = &mut self.strikes;
+        let [most, strikes, _] = &mut self.more.strikes;
         *strikes += 1;
         self.is_banned |= *strikes >= *most;
     }
 
     /// Counts a good reply.
     pub(super) fn reply(&mut self) {
-        let [_, strikes, good] = &mut self.strikes;
+        let [_, strikes, good] = &mut self.more.strikes;
         if *strikes > 0 {
             *good += 1;
             if *good == FORGIVEN {

@@ -30,7 +30,7 @@ impl<T> Dispatcher<T> {
         if !self.knows(id) {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
-        let group = self.functions[id.at()].group;
+        let group = self.functions[id.at()].group();
         if !self.seats.groups.get(group).has_process() {
             if self.seats.is_full() {
                 let most = self.workers.processes;
@@ -43,7 +43,10 @@ impl<T> Dispatcher<T> {
             let seat = self.seats.emptiest();
             self.start(seat, group, self.looked_ns)?;
         }
-        self.load(id)
+        match self.functions[id.at()].loaded() {
+            Some(loaded) => Ok(loaded),
+            None => self.bring(id),
+        }
     }
 
     /// The images that are loaded, and the bytes that they have.
@@ -53,27 +56,27 @@ impl<T> Dispatcher<T> {
 
     /// Whether a function's image is loaded.
     pub fn is_loaded(&self, id: Id) -> bool {
-        self.knows(id) && self.functions[id.at()].loaded.is_some()
+        self.knows(id) && self.functions[id.at()].entry().is_some()
     }
 
     #[inline]
-    pub(super) fn load(&mut self, id: Id) -> io::Result<Loaded> {
+    pub(super) fn load(&mut self, id: Id) -> io::Result<u64> {
         let function = &mut self.functions[id.at()];
         function.is_recent = true;
-        match function.loaded {
-            Some(loaded) => Ok(loaded),
-            None => self.bring(id),
+        match function.entry() {
+            Some(entry) => Ok(entry),
+            None => Ok(self.bring(id)?.entry),
         }
     }
 
     #[cold]
     fn bring(&mut self, id: Id) -> io::Result<Loaded> {
-        let packed = self.functions[id.at()].image;
+        let packed = self.functions[id.at()].more.image;
         let image = self.archive.read(packed)?;
         let wanted = u64::from(packed.resident);
         loop {
             let is_room = self.residents.bytes + wanted <= self.workers.resident;
-            let group = self.functions[id.at()].group;
+            let group = self.functions[id.at()].group();
             let store = self.seats.groups.store(group);
             let loaded = if is_room { store.put(&image) } else { Ok(None) };
             // Where only plots are missing, others' images have none to give.
@@ -81,8 +84,8 @@ impl<T> Dispatcher<T> {
             match loaded {
                 Ok(Some(loaded)) => {
                     let function = &mut self.functions[id.at()];
-                    function.counts.cold += 1;
-                    function.loaded = Some(loaded);
+                    function.more.counts.cold += 1;
+                    function.load(Some(loaded));
                     self.residents.functions.push(id);
                     self.residents.bytes += loaded.bytes;
                     return Ok(loaded);
@@ -103,7 +106,7 @@ impl<T> Dispatcher<T> {
         for _ in 0..2 * functions.len() {
             *hand = if *hand < functions.len() { *hand } else { 0 };
             let function = &mut self.functions[functions[*hand].at()];
-            let is_one = of.is_none_or(|group| function.group == group) && function.users == 0;
+            let is_one = of.is_none_or(|group| function.group() == group) && function.users == 0;
             if is_one && !std::mem::take(&mut function.is_recent) {
                 let at = *hand;
                 self.unload(at)?;
@@ -117,9 +120,9 @@ impl<T> Dispatcher<T> {
     /// Unloads one of those that are loaded.
     fn unload(&mut self, at: usize) -> io::Result<()> {
         let id = self.residents.functions.swap_remove(at);
-        let Some(loaded) = self.functions[id.at()].loaded.take() else { return Ok(()) };
+        let Some(loaded) = self.functions[id.at()].load(None) else { return Ok(()) };
         self.residents.bytes -= loaded.bytes;
-        let group = self.functions[id.at()].group;
+        let group = self.functions[id.at()].group();
         self.seats.groups.store(group).take(&loaded)
     }
 
@@ -131,7 +134,7 @@ impl<T> Dispatcher<T> {
         let Self { functions, residents, .. } = self;
         residents.functions.retain(|id| {
             let function = &mut functions[id.at()];
-            let loaded = if function.group == group { function.loaded.take() } else { None };
+            let loaded = if function.group() == group { function.load(None) } else { None };
             residents.bytes -= loaded.map_or(0, |loaded| loaded.bytes);
             loaded.is_none()
         });
@@ -154,15 +157,15 @@ impl<T> Dispatcher<T> {
 
     /// A removed function has no calls any more.
     pub(super) fn drop_function(&mut self, id: Id) -> io::Result<()> {
-        if self.functions[id.at()].loaded.is_some() {
+        if self.functions[id.at()].entry().is_some() {
             let mut all = self.residents.functions.iter();
             let at =
                 all.position(|resident| *resident == id).expect("what is loaded is in the list");
             self.unload(at)?;
         }
         let function = self.functions.remove(id.at());
-        self.seats.groups.leave(function.group);
-        self.archive.take(function.image);
+        self.seats.groups.leave(function.group());
+        self.archive.take(function.more.image);
         Ok(())
     }
 

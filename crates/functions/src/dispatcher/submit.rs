@@ -10,7 +10,7 @@ use super::function::Function;
 use super::outcome::Outcome;
 use super::seat::{Place, Seats, Wanted, is_far};
 use crate::layout::LIGHT_HEAP;
-use crate::store::{Data, Loaded};
+use crate::store::Data;
 
 impl<T> Dispatcher<T> {
     /// Submits what there is room for.
@@ -183,7 +183,7 @@ impl<T> Dispatcher<T> {
                 Some(process)
             }
             Place::Start(seat) => {
-                let group = self.functions[function.at()].group;
+                let group = self.functions[function.at()].group();
                 let started = self.try_start(seat, group, now_ns);
                 started.into_iter().for_each(|process| self.seats.activate(process));
                 started
@@ -203,7 +203,7 @@ impl<T> Dispatcher<T> {
             return Ok(false);
         };
         let is_done = match self.load(function) {
-            Ok(loaded) => self.invoke(number, process, &loaded, now_ns),
+            Ok(entry) => self.invoke(number, process, entry, now_ns),
             Err(why) => {
                 let why = Outcome::NotLoaded(match why.kind() {
                     io::ErrorKind::StorageFull => {
@@ -222,12 +222,11 @@ impl<T> Dispatcher<T> {
     }
 
     /// Enters a function in an active process; whether that has room, and has told no lie.
-    fn invoke(&mut self, number: Number, at: usize, loaded: &Loaded, now_ns: u64) -> bool {
-        let Loaded { entry, data, .. } = *loaded;
+    fn invoke(&mut self, number: Number, at: usize, entry: u64, now_ns: u64) -> bool {
         let preemption = self.workers.preemption;
         let call = &self.calls[number.at()];
         let function = &mut self.functions[call.function.at()];
-        let length = call.request.len() + function.parameters.len();
+        let (length, data) = (function.length(&call.request), function.data());
         let owner = function.owner;
         let process = &mut self.seats.processes[at];
         if !process.is_honest() {
@@ -235,21 +234,21 @@ impl<T> Dispatcher<T> {
         }
         let described = data.map_or(0, |_| Data::BYTES);
         let next = process.worker.next();
-        let Some((input, output)) = process.payloads.pair(next, described + length, function.room)
+        let Some((input, output)) =
+            process.payloads.pair(next, described + length, function.room())
         else {
             return false;
         };
-        let is_plain = data.is_none() && function.parameters.is_empty();
-        let short = Short::new(&call.request).filter(|_| is_plain);
+        let short = Short::new(&call.request).filter(|_| function.is_plain());
         let input_is = match short {
             Some(short) => Input::Short(short),
             None => {
                 let mut payload = Vec::with_capacity(described + length);
                 payload.extend(data.map(Data::to_bytes).into_iter().flatten());
                 payload.extend_from_slice(&call.request);
-                payload.extend_from_slice(&function.parameters);
+                payload.extend_from_slice(&function.more.parameters);
                 process.worker.write(input.at, &payload);
-                let parameters = function.parameters.len() as u32;
+                let parameters = function.more.parameters.len() as u32;
                 Input::Long { at: input.at, parameters, has_data: data.is_some() }
             }
         };
@@ -287,7 +286,8 @@ impl<T> Dispatcher<T> {
             return false;
         }
         let next = process.worker.next();
-        let Some((input, output)) = process.payloads.pair(next, bytes.len(), function.room) else {
+        let Some((input, output)) = process.payloads.pair(next, bytes.len(), function.room())
+        else {
             return false;
         };
         process.worker.write(input.at, bytes);
@@ -303,7 +303,7 @@ impl<T> Dispatcher<T> {
             room: output.bytes,
         };
         (call.waits, call.answer, call.is_flying) = (None, None, true);
-        function.waiting -= 1;
+        function.more.waiting -= 1;
         process.fly(&submission, number, (input, output), now_ns);
         true
     }
@@ -318,7 +318,6 @@ fn is_heavy(length: usize, function: &Function) -> bool {
 #[inline]
 fn wanted<T>(call: &Call<T>, functions: &slab::Slab<Function>) -> Wanted {
     let function = &functions[call.function.at()];
-    let length = call.request.len() + function.parameters.len();
-    let heavy = is_heavy(length, function).then_some(function.owner);
-    Wanted { group: function.group, heavy, ahead: 0 }
+    let heavy = is_heavy(function.length(&call.request), function).then_some(function.owner);
+    Wanted { group: function.group(), heavy, ahead: 0 }
 }

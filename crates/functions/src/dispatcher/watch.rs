@@ -5,7 +5,7 @@
 //! | is started | it has begun to look for submissions | its first one begins for its budget |
 //! | is started | it has not begun for [`BEGIN`], or says that it does not | killed |
 //! | runs | its function is beyond its budget, or not wanted any more | signal, again and again |
-//! | runs | it has not heard that for [`DEAF`] | killed |
+//! | runs | it is to stop it whatever that has had (`super::budget`), and has not heard it for [`DEAF`] | killed |
 //! | runs | it has given up [`super::Workers::recycle`] functions | leaves: takes no new call |
 //! | leaves | its last call is over | killed |
 //! | sleeps, and nothing waits in it | another group has none, and there are as many as there may be | killed |
@@ -63,15 +63,12 @@ impl<T> Dispatcher<T> {
         let Some(front) = process.flying.front() else { return };
         let call = &mut self.calls[front.call.at()];
         let number = front.number;
-        let left_ns = match call.over {
-            None => left_ns(&self.functions, call) + grace_ns,
-            Some(_) => 0,
-        };
+        let left_ns = left_ns(&self.functions, call, grace_ns);
         match process.budget.tell(&process.worker, left_ns, now_ns) {
             None => {}
             Some(Tell::Stop { left_ns }) => {
                 process.worker.stop(number, Duration::from_nanos(left_ns));
-                process.budget.look(&process.worker, now_ns);
+                process.budget.account(&process.worker);
             }
             Some(Tell::Deaf) => {
                 call.over.get_or_insert(Outcome::Deaf);
@@ -88,11 +85,7 @@ impl<T> Dispatcher<T> {
         if !process.has_begun {
             return Some(process.budget.began_ns().saturating_add(BEGIN.as_nanos() as u64));
         }
-        let left_ns = match call.over {
-            None => left_ns(&self.functions, call) + self.grace_ns(),
-            Some(_) => 0,
-        };
-        Some(process.budget.next_ns(left_ns))
+        Some(process.budget.next_ns(left_ns(&self.functions, call, self.grace_ns())))
     }
 
     /// How much later than a worker's own timer the dispatcher stops a function.
@@ -201,7 +194,7 @@ impl<T> Dispatcher<T> {
         let Some((call, last)) = call.zip(self.seats.unstarted.as_ref()) else {
             return Outcome::Deadline;
         };
-        let group = self.seats.groups.get(self.functions[call.function.at()].group);
+        let group = self.seats.groups.get(self.functions[call.function.at()].group());
         let mut processes = group.on.iter().flatten().map(|at| &self.seats.processes[*at]);
         match last.at_ns >= call.came_ns && !processes.any(|process| process.has_begun) {
             true => Outcome::Unstarted(last.why.clone()),
@@ -304,7 +297,7 @@ impl<T> Dispatcher<T> {
         let function = &mut self.functions[call.function.at()];
         call.is_flying = false;
         if call.waits.take().is_some() {
-            function.waiting -= 1;
+            function.more.waiting -= 1;
             events.extend(call.asked.map(Event::Unwanted));
         }
         if let Some(over) = call.over.take() {
@@ -327,9 +320,13 @@ impl<T> Dispatcher<T> {
     }
 }
 
-/// What a function has left of its budget: what it has used before it waited for a service counts too.
-fn left_ns<T>(functions: &slab::Slab<Function>, call: &Call<T>) -> u64 {
-    functions[call.function.at()].budget_ns.saturating_sub(call.cpu_ns)
+/// What a function has left of its budget, and so much more: what it has used before it waited for a service
+/// counts too. One that nobody wants any more has nothing.
+fn left_ns<T>(functions: &slab::Slab<Function>, call: &Call<T>, grace_ns: u64) -> u64 {
+    match call.over {
+        None => functions[call.function.at()].budget_ns.saturating_sub(call.cpu_ns) + grace_ns,
+        Some(_) => 0,
+    }
 }
 
 /// Whether a worker has ended for what it has done itself: signals but those for faults come from outside.

@@ -13,11 +13,17 @@
 //! | was found so before in this function, and that time is over | is stopped |
 //!
 //! A function that was off its CPU has its budget at least, and twice that at most: nobody knows how much it
-//! has had until it is asked for the first time.
+//! has had until it is asked for the first time. A worker that has slept was off its CPU too.
+//!
+//! The three words below are of handlers alone, one of which may interrupt another: each finds words that are
+//! of its function, or of one before. So what is counted from is written before whose it is, and that before
+//! how often the thread was off its CPU; a handler that comes between counts anew. All are of one thread:
+//! the compiler alone could change their order.
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, compiler_fence};
 
 /// How often this thread had been off its CPU when that was asked last.
 static OFF: AtomicU64 = AtomicU64::new(0);
@@ -41,11 +47,14 @@ pub(super) fn is_over(running: u32, left_us: u32) -> bool {
         return cpu_ns() >= UNTIL_NS.load(Relaxed);
     }
     let Some(off) = off() else { fail() };
-    if OFF.swap(off, Relaxed) == off {
+    if OFF.load(Relaxed) == off {
         return true;
     }
-    OF.store(running, Relaxed);
     UNTIL_NS.store(cpu_ns() + u64::from(left_us) * 1000, Relaxed);
+    compiler_fence(SeqCst);
+    OF.store(running, Relaxed);
+    compiler_fence(SeqCst);
+    OFF.store(off, Relaxed);
     false
 }
 

@@ -6,9 +6,7 @@
 //! | all descriptors | close_range(2) |
 //! | files, for the case that a call of the kernel opens one | Landlock without a rule |
 //! | new rights by exec | no_new_privs |
-//! | all system calls but futex(2), getrandom(2) and exit_group(2) | seccomp(2); others are SIGSYS |
-//! | but clock_gettime(2) and getrusage(2) as well | the same, for what its thread has had of the CPU |
-//! | and timer_settime(2), where it has a timer | the same, for that timer alone |
+//! | all system calls but futex(2), getrandom(2), exit_group(2), clock_gettime(2) and getrusage(2) of its one thread, and timer_settime(2) of its one timer where it has one | seccomp(2); others are SIGSYS |
 //! | the time stamp counter, where functions see the time coarsely | PR_SET_TSC |
 //! | being traced and dumped by its own user | PR_SET_DUMPABLE, RLIMIT_CORE |
 //!
@@ -324,7 +322,7 @@ fn shut() -> io::Result<()> {
     Ok(())
 }
 
-/// Waiting and waking, random bytes, and the end.
+/// Waiting and waking, random bytes, what this thread has had of the CPU, its timer, and the end.
 fn filter(timer: Option<&Timer>) -> Result<BpfProgram, seccompiler::BackendError> {
     let only = |argument: u8, value: i32| {
         let (length, same) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);

@@ -7,7 +7,8 @@
 //!
 //! | a tick finds | then the timer is set for |
 //! | --- | --- |
-//! | no function | nothing; the next submission sets it for a quantum |
+//! | no function, nor one that is about to run, or one that has as long as it likes | nothing; the next submission sets it for a quantum |
+//! | one that is about to run | a quantum |
 //! | a function that the tick before has not found | a quantum |
 //! | the same function, which has had less than its quanta since it was found first | what is left of them |
 //! | the same function, which has had its quanta | nothing: the function is given up |
@@ -33,8 +34,8 @@ pub(super) const TICK: i32 = libc::SIGALRM;
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 /// The quantum, in nanoseconds.
 static QUANTUM: AtomicU64 = AtomicU64::new(0);
-/// Whether it is set for sure, for a quantum at most. The worker writes it while no function runs, and its
-/// handlers.
+/// Whether it is set for sure, for a quantum at most: not behind a tick that has doubled it. The worker writes
+/// it while no function runs, and its handlers.
 static IS_SET: AtomicBool = AtomicBool::new(false);
 /// How often a quantum is doubled, for the ticks that are being handled, one within the other.
 static DOUBLED: AtomicU32 = AtomicU32::new(0);
@@ -111,9 +112,11 @@ pub(super) fn tick(running: u32, is_within: bool) -> bool {
         return false;
     }
     let had_ns = cpu_ns();
-    if FOUND.swap(running, Relaxed) != running {
-        // What it has had of the quantum in which it was found is one of them.
+    if FOUND.load(Relaxed) != running {
+        // Its quanta are from here on.
         UNTIL.store(had_ns + u64::from(quanta) * quantum_ns, Relaxed);
+        compiler_fence(SeqCst);
+        FOUND.store(running, Relaxed);
         set(least);
         return false;
     }

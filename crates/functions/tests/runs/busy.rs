@@ -102,4 +102,6 @@ fn row_47_functions_on_a_busy_cpu_have_their_budgets() {
         is_nobody_stopped(preemption, [40, 120].map(Duration::from_millis), 10);
         is_nobody_stopped(preemption, [200, 10_000].map(Duration::from_micros), 200);
     }
+    // Longer than a worker may have no CPU at all.
+    is_nobody_stopped(BOTH[0], [300, 600].map(Duration::from_millis), 2);
 }

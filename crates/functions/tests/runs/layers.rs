@@ -18,7 +18,7 @@ fn put_without(host: &mut Host, layers: &[Layer], text: &str) -> Loaded {
 
 const ALL: [Layer; 3] = [Layer::Lexer, Layer::Lint, Layer::Verifier];
 
-/// The system calls that a worker's filter lets through.
+/// The system calls that a worker's filter lets through with zeros.
 const ALLOWED: [i64; 3] = [libc::SYS_futex, libc::SYS_getrandom, libc::SYS_exit_group];
 
 /// Makes the system call whose number and two arguments the request has; the others are 0.
