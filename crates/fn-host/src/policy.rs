@@ -205,7 +205,10 @@ impl Policy {
                  under [owner.NAME]"
             )),
             ([only], "") => Ok(only),
-            (_, "") => Err(format!("{caller} is several owners; name one: {}", shown.join(", "))),
+            (_, "") => Err(format!(
+                "{caller} is several owners; name one (`--owner`): {}",
+                shown.join(", ")
+            )),
             (_, named) => is.iter().copied().find(|rules| rules.owner == named).ok_or_else(|| {
                 format!("{caller} is not the owner `{named}`, but {}", shown.join(", "))
             }),

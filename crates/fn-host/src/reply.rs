@@ -1,7 +1,5 @@
 //! What comes of calls and deployments: a reply, or a status that is the same over the ring and over HTTP.
 
-use std::time::Duration;
-
 use partywall_functions::builder::BuildError;
 use partywall_functions::dispatcher::{Held, MESSAGE, Outcome};
 use partywall_functions::runtime::{self, Finished};
@@ -46,14 +44,14 @@ pub fn reply(finished: Finished) -> Result<Vec<u8>, Status> {
 /// What has come of a call.
 pub(crate) fn end(finished: Finished) -> Ended {
     let mut log: Vec<_> = finished.lines().map(<[u8]>::to_vec).collect();
-    let Finished { call, outcome, cpu, .. } = finished;
+    let Finished { call, outcome, .. } = finished;
     let call = call.map_or(0, |number| number.as_u64());
     let is_its_own = matches!(outcome, Outcome::Error(..));
     let mut status = match outcome {
         Outcome::Reply(body) => {
             return Ended { call, reply: Ok(Reply { body, call }), log };
         }
-        other => status(other, cpu),
+        other => status(other),
     };
     if !is_its_own && call != 0 {
         log.push(format!("ended: {}", status.message()).into_bytes());
@@ -68,7 +66,7 @@ fn put(status: &mut Status, key: &'static str, number: u64) {
     status.metadata_mut().insert(key, number.into());
 }
 
-fn status(outcome: Outcome, cpu: Duration) -> Status {
+fn status(outcome: Outcome) -> Status {
     match outcome {
         Outcome::Reply(_) => Status::ok(""),
         Outcome::Error(code, text) => Status::new(error(code), text),
@@ -79,8 +77,7 @@ fn status(outcome: Outcome, cpu: Duration) -> Status {
             "the function was ended by signal {signal} at address {address:#x}"
         )),
         Outcome::Budget(budget) => Status::deadline_exceeded(format!(
-            "the function has used {} us of a CPU, and its budget is {} us",
-            cpu.as_micros(),
+            "the function has used up its budget, which is {} us of a CPU",
             budget.as_micros()
         )),
         Outcome::Long(bytes) if bytes <= MESSAGE as u64 => Status::internal(format!(
@@ -199,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_call_that_no_worker_could_be_started_for_says_why() {
-        let status = status(Outcome::Unstarted("no such file".into()), Duration::ZERO);
+        let status = status(Outcome::Unstarted("no such file".into()));
         assert_eq!(status.code(), Code::DeadlineExceeded);
         assert!(status.message().ends_with("no worker could be started for it: no such file"));
     }
@@ -207,7 +204,7 @@ mod tests {
     #[test]
     fn an_error_is_no_success_whatever_its_code() {
         for (number, code) in [(0, Code::Unknown), (5, Code::NotFound), (u16::MAX, Code::Unknown)] {
-            let status = status(Outcome::Error(number, "why".into()), Duration::ZERO);
+            let status = status(Outcome::Error(number, "why".into()));
             assert_eq!((status.code(), status.message()), (code, "why"));
         }
     }

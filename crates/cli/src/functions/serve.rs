@@ -369,7 +369,10 @@ impl Serve {
         if let Some(in_force) = host.in_force().map_err(|status| status.message().to_owned())? {
             writeln!(text, "functions are kept from their workers' memory by: {in_force}")?;
         }
-        writeln!(text, "{functions} functions are deployed")?;
+        match functions {
+            1 => writeln!(text, "1 function is deployed")?,
+            _ => writeln!(text, "{functions} functions are deployed")?,
+        }
         if let Some(why) = host.no_compiler() {
             writeln!(text, "only signed images can be deployed, for there is no compiler: {why}")?;
         }

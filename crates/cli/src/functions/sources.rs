@@ -99,7 +99,7 @@ impl Sources {
     pub(super) fn name(&self) -> Result<String, Box<dyn Error>> {
         let real = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let part = if real.is_dir() { real.file_name() } else { real.file_stem() };
-        let part = part.unwrap_or_default().to_string_lossy().to_lowercase();
+        let part = part.unwrap_or_default().to_string_lossy().into_owned();
         checks::name(&part).map_err(|status| {
             format!("{}: {}; or give one with --name", self.path.display(), status.message())
         })?;

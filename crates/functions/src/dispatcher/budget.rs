@@ -7,19 +7,24 @@
 //!
 //! | the worker | is told | until |
 //! | --- | --- | --- |
-//! | was woken and does not run yet | nothing: its function begins now | it runs, or for [`DEAF`] |
+//! | was woken and does not run yet | nothing: its function begins now | it runs |
 //! | has all the time for its own | once | the function is stopped, at once |
 //! | was off its CPU, or slept | when what is left is over, and then as often as a sixteenth of that may be, or every [`AGAIN`] | the function has had it |
-//! | has had that and [`STALE`] by the kernel's account, or nothing at all for [`DEAF`]; or the call is not wanted any more | to stop it whatever it has had, after [`AGAIN`] and ever longer times | it is [`DEAF`] |
+//! | has had that and [`STALE`] by the kernel's account; or the call is not wanted any more | to stop it whatever it has had, after [`AGAIN`] and ever longer times | it is [`DEAF`] |
+//!
+//! A worker that has had no CPU time at all for [`STARVED`] is stopped or starved: that is nobody's fault, and
+//! it is ended.
 //!
 //! So a function that has its CPU to itself has its budget to the microsecond, and one that shares it has its
 //! budget at least, and twice that and a sixteenth at most, or [`AGAIN`]. The kernel's account of another
 //! process is up to a tick old (1 to 10 ms) while that runs: it is what holds a worker to its word that does
 //! not keep it.
 //!
+//! What a function is billed is by the clock where that is little, and else by the account.
+//!
 //! | of a call | costs |
 //! | --- | --- |
-//! | that ends before | nothing |
+//! | that ends before | nothing; a clock_gettime(2) if it took longer than [`STALE`] |
 //! | that does not | a signal; two or more where it was off its CPU |
 
 use std::time::Duration;
@@ -29,6 +34,8 @@ use super::{AGAIN, DEAF};
 
 /// How old the kernel's account of a worker may be, twice.
 const STALE: Duration = Duration::from_millis(20);
+/// How long a worker that is told something may have no CPU time.
+const STARVED: Duration = Duration::from_secs(2);
 /// A worker is told again when another part of what is left may be over, of so many.
 const PARTS: u64 = 16;
 /// How much later than what is left to a function its worker is told again: it looks when it is told.
@@ -59,6 +66,8 @@ impl Told {
 /// What a process's functions have of their budgets.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
+    /// The worker's CPU time by the kernel's account, at some time before the first function has begun.
+    account_ns: u64,
     /// When the first function has begun, as far as is known; without one, when the last one has ended.
     began_ns: u64,
     /// Since when its worker was seen to be woken and not to run.
@@ -70,7 +79,7 @@ impl Budget {
     /// Another function is the first one, or there is none.
     #[inline]
     pub(super) fn begin(&mut self, now_ns: u64) {
-        *self = Self { began_ns: now_ns, waking_ns: None, told: None };
+        (self.began_ns, self.waking_ns, self.told) = (now_ns, None, None);
     }
 
     pub(super) fn began_ns(&self) -> u64 {
@@ -82,20 +91,23 @@ impl Budget {
         self.told.is_some()
     }
 
-    /// The CPU time that the first function has had, at most.
+    /// The first function has ended: the CPU time that it has had. That is by the clock up to [`STALE`], and
+    /// beyond by the account, as far as that is not older.
     #[inline]
-    pub(super) fn had_ns(&self, worker: &Worker, now_ns: u64) -> u64 {
+    pub(super) fn ended_ns(&mut self, worker: &Worker, now_ns: u64) -> u64 {
         let all_ns = now_ns.saturating_sub(self.began_ns);
-        match self.told {
-            None => all_ns,
-            Some(told) => {
-                let before_ns = told.first_ns.saturating_sub(self.began_ns);
-                let since_ns = worker.cpu_ns().map(|now| now.saturating_sub(told.from_ns));
-                // The account may be older than all that.
-                let since_ns = since_ns.map(|since_ns| before_ns + since_ns.max(told.left_ns));
-                since_ns.map_or(all_ns, |had_ns| all_ns.min(had_ns))
-            }
+        if all_ns <= STALE.as_nanos() as u64 {
+            return all_ns;
         }
+        let before_ns = self.account_ns;
+        self.rest(worker);
+        let had_ns = self.account_ns.saturating_sub(before_ns);
+        all_ns.min(had_ns.max(STALE.as_nanos() as u64 / 2))
+    }
+
+    /// No function runs.
+    pub(super) fn rest(&mut self, worker: &Worker) {
+        self.account_ns = worker.cpu_ns().unwrap_or(self.account_ns);
     }
 
     /// When the worker is to be told something, of a first function that has so much left.
@@ -123,16 +135,12 @@ impl Budget {
     /// It is time: what the worker is told, of a first function that has so much left. That is how much it
     /// has left if it was off its CPU, or that the worker is deaf; or nothing.
     pub(super) fn tell(&mut self, worker: &Worker, left_ns: u64, now_ns: u64) -> Option<Tell> {
-        let deaf_ns = DEAF.as_nanos() as u64;
+        let (deaf_ns, starved_ns) = (DEAF.as_nanos() as u64, STARVED.as_nanos() as u64);
         let Some(told) = &mut self.told else {
-            let mut left_ns = left_ns;
             if left_ns != 0 && worker.is_waking() {
                 let since_ns = *self.waking_ns.get_or_insert(self.began_ns);
-                if now_ns.saturating_sub(since_ns) <= deaf_ns {
-                    self.began_ns = now_ns;
-                    return None;
-                }
-                left_ns = 0;
+                self.began_ns = now_ns;
+                return (now_ns - since_ns > starved_ns).then_some(Tell::Starved);
             }
             let (first_ns, last_ns, changed_ns) = (now_ns, now_ns, now_ns);
             let (from_ns, to_ns) = (0, 0);
@@ -151,8 +159,10 @@ impl Budget {
             (told.to_ns, told.changed_ns) = (to_ns, now_ns);
         }
         let is_over = told.had_ns() > told.left_ns + STALE.as_nanos() as u64;
-        if left_ns == 0 || is_over || now_ns - told.changed_ns > deaf_ns {
+        if left_ns == 0 || is_over {
             (told.left_ns, told.first_ns) = (0, now_ns);
+        } else if now_ns - told.changed_ns > starved_ns {
+            return Some(Tell::Starved);
         }
         Some(Tell::Stop { left_ns: told.left_ns })
     }
@@ -176,4 +186,6 @@ pub(super) enum Tell {
     },
     /// Its worker does not hear that.
     Deaf,
+    /// Its worker has no CPU.
+    Starved,
 }

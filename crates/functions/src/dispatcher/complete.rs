@@ -32,7 +32,7 @@ impl<T> Dispatcher<T> {
             let process = &mut self.seats.processes[at];
             // None are left of a worker that has ended.
             let Some(flying) = process.flying.pop_front() else { break };
-            let cpu_ns = process.budget.had_ns(&process.worker, now_ns);
+            let cpu_ns = process.budget.ended_ns(&process.worker, now_ns);
             process.budget.begin(now_ns);
             let call = &mut self.calls[flying.call.at()];
             (call.cpu_ns, call.is_flying) = (call.cpu_ns + cpu_ns, false);

@@ -207,7 +207,9 @@ impl<T> Dispatcher<T> {
             Err(why) => {
                 let why = Outcome::NotLoaded(match why.kind() {
                     io::ErrorKind::StorageFull => {
-                        "all that is loaded is in use, and there is room for no more".into()
+                        "all that is loaded is in use, and there is no room beside it: give images \
+                         more memory (`fn serve --memory`)"
+                            .into()
                     }
                     _ => why.to_string(),
                 });

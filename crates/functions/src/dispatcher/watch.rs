@@ -5,6 +5,7 @@
 //! | is started | it has begun to look for submissions | its first one begins for its budget |
 //! | is started | it has not begun for [`BEGIN`], or says that it does not | killed |
 //! | runs | its function is beyond its budget, or not wanted any more | signal, again and again |
+//! | runs | it has no CPU time, for 2 s beyond a budget | killed |
 //! | runs | it is to stop it whatever that has had (`super::budget`), and has not heard it for [`DEAF`] | killed |
 //! | runs | it has given up [`super::Workers::recycle`] functions | leaves: takes no new call |
 //! | leaves | its last call is over | killed |
@@ -70,6 +71,10 @@ impl<T> Dispatcher<T> {
                 process.worker.stop(number, Duration::from_nanos(left_ns));
                 process.budget.account(&process.worker);
             }
+            // Its calls begin again elsewhere, as those of any worker that has ended.
+            Some(Tell::Starved) => {
+                let _gone = process.worker.child().kill();
+            }
             Some(Tell::Deaf) => {
                 call.over.get_or_insert(Outcome::Deaf);
                 // It is replaced when it is gone.
@@ -119,6 +124,9 @@ impl<T> Dispatcher<T> {
             let Some(process) = self.seats.processes.get_mut(at) else { continue };
             let is_active = self.seats.all[process.seat].active == Some(at);
             let is_looked_at = is_active || self.turn % slots == at;
+            if is_active && process.flying.is_empty() {
+                process.budget.rest(&process.worker);
+            }
             if is_looked_at && !process.has_begun {
                 // One that has no call is watched by nobody else.
                 process.greet(now_ns);
