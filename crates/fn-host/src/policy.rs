@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(owner(&process(1, &["a"]), ""), Ok("a".into()));
         assert_eq!(owner(&process(7, &["b"]), "b"), Ok("b".into()));
         let several = owner(&process(7, &["a", "b"]), "").unwrap_err();
-        assert!(several.ends_with("name one: a, b, uid:7"), "{several}");
+        assert!(several.ends_with("name one (`--owner`): a, b, uid:7"), "{several}");
         assert!(owner(&process(1, &["a"]), "b").unwrap_err().contains("is not the owner `b`"));
         assert!(owner(&Caller::Network, "a").unwrap_err().contains("network may not deploy"));
     }
