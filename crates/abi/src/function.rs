@@ -71,8 +71,8 @@
 //! The dispatcher stores in `stop` a submission's number, and how much of its budget is left to the function
 //! should it have lost its CPU meanwhile, which the worker knows; and sends a signal. The worker's handler
 //! gives up the function if that submission is the one it runs and it is beyond its budget, and else goes on
-//! where it was. Both are in one word, written before the signal is sent. A signal that comes too early or too late changes nothing; the dispatcher repeats it as long
-//! as the completion does not come.
+//! where it was. Both are in one word, written before the signal is sent. A signal that comes too early or
+//! too late changes nothing; the dispatcher repeats it as long as the completion does not come.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 

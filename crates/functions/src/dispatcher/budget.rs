@@ -12,8 +12,8 @@
 //! | was off its CPU, or slept | when what is left is over, and then as often as a sixteenth of that may be, or every [`AGAIN`] | the function has had it |
 //! | has had that and [`STALE`] by the kernel's account; or the call is not wanted any more | to stop it whatever it has had, after [`AGAIN`] and ever longer times | it is [`DEAF`] |
 //!
-//! A worker that has had no CPU time at all for [`STARVED`] is stopped or starved: that is nobody's fault, and
-//! it is ended.
+//! A worker that has had no CPU time at all for [`STARVED`] is stopped or starved: that is nobody's fault,
+//! and it is ended.
 //!
 //! So a function that has its CPU to itself has its budget to the microsecond, and one that shares it has its
 //! budget at least, and twice that and a sixteenth at most, or [`AGAIN`]. The kernel's account of another

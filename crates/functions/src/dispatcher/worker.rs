@@ -233,8 +233,8 @@ impl Worker {
         self.ring().sleep.0.load(Ordering::Relaxed) == WOKEN
     }
 
-    /// The CPU time that it has had by the kernel's account (clock_getcpuclockid(3)), which is up to a tick old
-    /// while it runs; none where the kernel does not say.
+    /// The CPU time that it has had by the kernel's account (clock_getcpuclockid(3)), which is up to a tick
+    /// old while it runs; none where the kernel does not say.
     pub(super) fn cpu_ns(&self) -> Option<u64> {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: writes `time`, which lives here, and nothing else.

@@ -14,10 +14,10 @@
 //! | the same function, which has had its quanta | nothing: the function is given up |
 //!
 //! The timer goes by the clock, and what a function has had by the CPU time of this thread, for others may
-//! want its CPU. A function is given up after its quanta and before two more have passed, if it has the CPU to
-//! itself; else at the first tick by which it has had them. Short functions cost a signal, a clock_gettime(2)
-//! and a timer_settime(2) in a quantum, however many they are, and none when it is set; one behind a long
-//! function costs one more, so that it does not have what was left to that.
+//! want its CPU. A function is given up after its quanta and before two more have passed, if it has the CPU
+//! to itself; else at the first tick by which it has had them. Short functions cost a signal, a
+//! clock_gettime(2) and a timer_settime(2) in a quantum, however many they are, and none when it is set; one
+//! behind a long function costs one more, so that it does not have what was left to that.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -34,8 +34,8 @@ pub(super) const TICK: i32 = libc::SIGALRM;
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 /// The quantum, in nanoseconds.
 static QUANTUM: AtomicU64 = AtomicU64::new(0);
-/// Whether it is set for sure, for a quantum at most: not behind a tick that has doubled it. The worker writes
-/// it while no function runs, and its handlers.
+/// Whether it is set for sure, for a quantum at most: not behind a tick that has doubled it. The worker
+/// writes it while no function runs, and its handlers.
 static IS_SET: AtomicBool = AtomicBool::new(false);
 /// How often a quantum is doubled, for the ticks that are being handled, one within the other.
 static DOUBLED: AtomicU32 = AtomicU32::new(0);
