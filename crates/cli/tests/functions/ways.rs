@@ -34,7 +34,7 @@ fn calls_over_http_have_the_codes_of_their_ends() {
         assert_eq!(failed.header("partywall-status"), Some(body));
     }
     let spun = http(at, "POST /spin", b"");
-    assert!(spun.code == 504 && spun.body.contains("its budget is 20000 us"), "{spun:?}");
+    assert!(spun.code == 504 && spun.body.contains("its budget, which is 20000 us"), "{spun:?}");
     let tripped = http(at, "POST /trip", b"");
     assert!(tripped.code == 500 && tripped.body.contains("on purpose"), "{tripped:?}");
     assert!(rig.good(&["logs", "trip"], "").contains("ended: the function has panicked"));
