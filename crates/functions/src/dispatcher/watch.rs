@@ -6,7 +6,7 @@
 //! | is started | it has not begun for [`BEGIN`], or says that it does not | killed |
 //! | runs | its function is beyond its budget, or not wanted any more | signal, again and again |
 //! | runs | it has no CPU time, for 2 s beyond a budget | killed |
-//! | runs | it is to stop it whatever that has had (`super::budget`), and has not heard it for [`DEAF`] | killed |
+//! | runs | it is to stop it whatever that has had (`super::budget`), and has not heard it for [`super::DEAF`] | killed |
 //! | runs | it has given up [`super::Workers::recycle`] functions | leaves: takes no new call |
 //! | leaves | its last call is over | killed |
 //! | sleeps, and nothing waits in it | another group has none, and there are as many as there may be | killed |
