@@ -74,10 +74,10 @@ fn run(arguments: &[String]) -> Result<()> {
     }
     QUANTUM.store(period * 1000, Ordering::Relaxed);
     handle(libc::SIGALRM, handler)?;
-    if period != 0 {
-        every(period)?;
-    }
-    let hash = |stamps: &mut Stamps, submission: &Submission| {
+    // It begins with the first call: a period that is too short for all else is no reason not to begin.
+    let period = (period != 0).then_some(period);
+    let hash = |(stamps, period): &mut (Stamps, Option<u64>), submission: &Submission| {
+        period.take().map_or(Ok(()), every)?;
         let begun = stamps.now();
         BEGUN.store(begun, Ordering::Relaxed);
         let blocks = match submission.input {
@@ -88,5 +88,5 @@ fn run(arguments: &[String]) -> Result<()> {
         BEGUN.store(0, Ordering::Relaxed);
         Ok([sum, begun])
     };
-    place.serve(&mut { stamps }, hash, |_| ())
+    place.serve(&mut (stamps, period), hash, |_| ())
 }
