@@ -43,10 +43,8 @@ impl<T> Dispatcher<T> {
             let seat = self.seats.emptiest();
             self.start(seat, group, self.looked_ns)?;
         }
-        match self.functions[id.at()].loaded() {
-            Some(loaded) => Ok(loaded),
-            None => self.bring(id),
-        }
+        self.load(id)?;
+        Ok(self.functions[id.at()].loaded().expect("it was just loaded"))
     }
 
     /// The images that are loaded, and the bytes that they have.

@@ -24,6 +24,25 @@ fn signal(rig: &Rig, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
+/// To preload what is loaded is to use it, as a call does: another one goes first.
+#[test]
+fn images_that_are_preloaded_again_stay_longer() {
+    let mut rig = Rig::new(1);
+    let one = rig.register(UPPER, |_| ());
+    rig.dispatcher.preload(one).unwrap();
+    let (_, bytes) = rig.dispatcher.resident();
+    let mut rig = Rig::with(1, |workers| workers.resident = 3 * bytes);
+    let all: Vec<_> = (0..5).map(|_| rig.register(UPPER, |_| ())).collect();
+    for id in &all[..4] {
+        assert_eq!(rig.outcome(*id, b"a"), reply("A"));
+    }
+    // The fourth has taken the first one's room, and the others were not called since.
+    rig.dispatcher.preload(all[2]).unwrap();
+    assert_eq!(rig.outcome(all[4], b"a"), reply("A"));
+    let loaded: Vec<_> = all.iter().map(|id| rig.dispatcher.is_loaded(*id)).collect();
+    assert_eq!(loaded, [false, false, true, true, true]);
+}
+
 /// What was not called for the longest time is unloaded, never what is in use, and is loaded for its next
 /// call.
 #[test]
