@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use crate::id::shown;
 use crate::key::{PublicKey, SigningKey};
 
 /// The most bytes of an envelope.
@@ -149,11 +150,6 @@ impl Envelope {
         let signatures = json.signatures.into_iter().map(signature).collect::<Result<_, _>>()?;
         Ok(Self { kind: shown(&json.kind), payload, signatures })
     }
-}
-
-/// A text that somebody else has written, without what a terminal obeys.
-fn shown(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(256).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Signatures of what Partywall starts: functions, and later services. No I/O.
+//! Who somebody is, by certificates; signatures; and links that nobody else reads. No I/O, no clock.
 //!
 //! ```text
+//! Authority   --issues-->   certificates of an Id   --verified by Roots-->   Certified
 //! Statement: name, SHA-256, how it was made   --sign-->   Envelope (JSON)   --verify-->   Statement
 //! ```
 //!
@@ -13,10 +14,21 @@
 //! An envelope is hostile until it is verified: what it says of itself, its key's name too, is believed only
 //! when a signature fits a key that the caller has named.
 
+mod authority;
+mod certificate;
 mod envelope;
+pub mod handshake;
+mod id;
 mod key;
+mod noise;
+pub mod record;
 mod statement;
 
+pub use authority::{Authority, AuthorityError, LEAF_LIFE, ROOT_LIFE};
+pub use certificate::{
+    CERTIFICATE_BYTES, CHAIN, CHAIN_BYTES, CertificateError, Certified, Chain, ROOTS, Roots,
+};
 pub use envelope::{Envelope, EnvelopeError};
+pub use id::{Id, IdError, TrustDomain};
 pub use key::{KeyError, PublicKey, SigningKey};
 pub use statement::{Statement, StatementError};
