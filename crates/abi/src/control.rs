@@ -43,6 +43,9 @@
 //!  Want --------------------->             so much memory for parcels in all
 //!          <------------------- Given
 //!
+//!  Certify ------------------>             a certificate for this key
+//!          <----------------- Certified
+//!
 //!  Switch ------------------->             open or close the gate of a domain
 //!            (the domain gets) Set     and says IsSet
 //!          <------------------ Switched
@@ -69,6 +72,7 @@ mod registry;
 mod session;
 mod setup;
 mod terms;
+mod trust;
 
 pub use end::EndMessage;
 pub use fields::{Digest, Identity};
@@ -83,7 +87,8 @@ pub use policy::PolicyMessage;
 pub use registry::RegistryMessage;
 pub use session::SessionMessage;
 pub use setup::Setup;
-pub use terms::{Blame, Role, Terms, Token};
+pub use terms::{Blame, Role, Sealing, Terms, Token};
+pub use trust::{Root, TrustMessage};
 
 /// Both sides of the control conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +110,8 @@ pub enum Message {
     Policy(PolicyMessage),
     /// Memory for parcels.
     Memory(MemoryMessage),
+    /// Certificates.
+    Trust(TrustMessage),
 }
 
 impl Message {
@@ -123,6 +130,7 @@ impl Message {
             Self::Gate(m) => m.put(w),
             Self::Policy(m) => m.put(w),
             Self::Memory(m) => m.put(w),
+            Self::Trust(m) => m.put(w),
         }
         out
     }
@@ -155,6 +163,7 @@ impl Message {
             gate::KINDS => GateMessage::take(kind, request, r).map(Self::Gate),
             policy::KINDS => PolicyMessage::take(kind, request, r).map(Self::Policy),
             memory::KINDS => MemoryMessage::take(kind, request, r).map(Self::Memory),
+            trust::KINDS => TrustMessage::take(kind, request, r).map(Self::Trust),
             _ => Err(unknown(kind)),
         }?;
         reader.end()?;
@@ -181,6 +190,7 @@ joins! {
     Gate(GateMessage),
     Policy(PolicyMessage),
     Memory(MemoryMessage),
+    Trust(TrustMessage),
 }
 
 /// Begins a message.

@@ -137,6 +137,10 @@ impl Kind {
     }
 }
 
+/// Kind of a record that is part of the handshake of a sealed link: it comes before all others, and is none
+/// of the protocol of calls.
+pub const HANDSHAKE: u8 = 32;
+
 /// Frame flag: a head block comes first.
 pub const HEAD: u8 = 1;
 /// Frame flag: a trailers block comes (after the head block, when there is one).

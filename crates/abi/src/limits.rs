@@ -50,6 +50,12 @@ pub const IMAGE_BYTES: usize = 71;
 /// Longest `PROJECT/SERVICE` of Compose in a list of links, in bytes.
 pub const COMPOSE_BYTES: usize = 255;
 
+/// Longest SPIFFE ID, in bytes: those of this host have a short path, and a trust domain of up to 255 bytes.
+pub const ID_BYTES: usize = 512;
+
+/// Longest key or certificate on the control socket, in bytes.
+pub const CERTIFICATE_BYTES: usize = 8 * 1024;
+
 /// Longest text of an error on the control socket, in bytes.
 pub const ERROR_TEXT_BYTES: usize = 2048;
 

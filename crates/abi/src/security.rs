@@ -1,10 +1,12 @@
-//! What protects a link: three ordered levels, as values that are told, compared and required.
+//! What protects a link: five ordered levels, as values that are told, compared and required.
 //!
 //! | field | question |
 //! | --- | --- |
 //! | [`Isolation`] | what separates the memories of the two ends? |
 //! | [`Confidentiality`] | who beside the two ends can read what passes? |
 //! | [`Evidence`] | how are the identities of the two ends proven? |
+//! | [`Seal`] | is what passes encrypted, with keys that the two ends alone have? |
+//! | [`Sign`] | is each message signed by its sender? |
 //!
 //! A coordinator tells it to both ends ([`crate::control::Terms`]); each end lowers what it was told to
 //! what it finds itself, field by field ([`Security::min_per_field`]), and never raises it.
@@ -169,6 +171,26 @@ levels! {
     Started = 32, "started";
 }
 
+levels! {
+    /// Whether what passes on a link is encrypted between its ends.
+    ///
+    /// That says nothing of who can read the memory of an end: see [`Confidentiality`].
+    Seal, "seal";
+    /// It passes as it is.
+    Off = 0, "off";
+    /// Each record is encrypted and authenticated, with keys that the two ends have agreed on.
+    Sealed = 16, "sealed";
+}
+
+levels! {
+    /// Whether the messages on a link are signed.
+    Sign, "sign";
+    /// They are not.
+    Off = 0, "off";
+    /// Each is signed by the key of its sender's certificate, for others to check as well.
+    Signed = 16, "signed";
+}
+
 impl Isolation {
     /// Whether the two ends share one address space, as domains of one launcher do.
     pub fn is_one_space(self) -> bool {
@@ -197,6 +219,10 @@ pub struct Security {
     pub confidentiality: Confidentiality,
     /// How the identities of the ends are proven.
     pub evidence: Evidence,
+    /// Whether what passes is encrypted.
+    pub seal: Seal,
+    /// Whether messages are signed.
+    pub sign: Sign,
 }
 
 /// The first field of a [`Security`] that is below what is required of it.
@@ -215,6 +241,8 @@ pub struct Shortfall {
 const ISOLATION: u8 = 0;
 const CONFIDENTIALITY: u8 = 1;
 const EVIDENCE: u8 = 2;
+const SEAL: u8 = 3;
+const SIGN: u8 = 4;
 
 impl Security {
     /// The lowest level of each field: what is known of a link of which nothing is known, and what a
@@ -223,7 +251,9 @@ impl Security {
         Self::new(Isolation::LOWEST, Confidentiality::LOWEST, Evidence::LOWEST);
     /// The highest level of each field that this release knows.
     pub const HIGHEST: Self =
-        Self::new(Isolation::HIGHEST, Confidentiality::HIGHEST, Evidence::HIGHEST);
+        Self::new(Isolation::HIGHEST, Confidentiality::HIGHEST, Evidence::HIGHEST)
+            .with_seal(Seal::HIGHEST)
+            .with_sign(Sign::HIGHEST);
     /// Of two ends in one process, of which nobody has told the other.
     pub const IN_PROCESS: Self = Self::new(Isolation::None, Confidentiality::Space, Evidence::None);
     /// Of a connection over a Unix socket with the other end not verified: nobody has said that it is closed
@@ -233,18 +263,28 @@ impl Security {
     /// Of a connection over a network that is not encrypted, and with the other end not verified.
     pub const NETWORK: Self = Self::new(Isolation::Process, Confidentiality::Open, Evidence::None);
 
-    /// These three levels.
+    /// These three levels; what passes is neither encrypted nor signed.
     pub const fn new(
         isolation: Isolation,
         confidentiality: Confidentiality,
         evidence: Evidence,
     ) -> Self {
-        Self { isolation, confidentiality, evidence }
+        Self { isolation, confidentiality, evidence, seal: Seal::Off, sign: Sign::Off }
     }
 
     /// The same with other evidence.
     pub const fn with_evidence(self, evidence: Evidence) -> Self {
         Self { evidence, ..self }
+    }
+
+    /// The same with what passes encrypted or not.
+    pub const fn with_seal(self, seal: Seal) -> Self {
+        Self { seal, ..self }
+    }
+
+    /// The same with messages signed or not.
+    pub const fn with_sign(self, sign: Sign) -> Self {
+        Self { sign, ..self }
     }
 
     /// Whether every field is at least as high as in `least`.
@@ -265,6 +305,12 @@ impl Security {
         if self.evidence < least.evidence {
             return of(Evidence::FIELD, least.evidence.word(), self.evidence.word());
         }
+        if self.seal < least.seal {
+            return of(Seal::FIELD, least.seal.word(), self.seal.word());
+        }
+        if self.sign < least.sign {
+            return of(Sign::FIELD, least.sign.word(), self.sign.word());
+        }
         None
     }
 
@@ -274,6 +320,8 @@ impl Security {
             isolation: self.isolation.min(other.isolation),
             confidentiality: self.confidentiality.min(other.confidentiality),
             evidence: self.evidence.min(other.evidence),
+            seal: self.seal.min(other.seal),
+            sign: self.sign.min(other.sign),
         }
     }
 
@@ -283,6 +331,8 @@ impl Security {
             isolation: self.isolation.max(other.isolation),
             confidentiality: self.confidentiality.max(other.confidentiality),
             evidence: self.evidence.max(other.evidence),
+            seal: self.seal.max(other.seal),
+            sign: self.sign.max(other.sign),
         }
     }
 
@@ -292,6 +342,8 @@ impl Security {
             (ISOLATION, self.isolation.number()),
             (CONFIDENTIALITY, self.confidentiality.number()),
             (EVIDENCE, self.evidence.number()),
+            (SEAL, self.seal.number()),
+            (SIGN, self.sign.number()),
         ];
         w.u8(fields.len() as u8);
         for (field, level) in fields {
@@ -317,6 +369,8 @@ impl Security {
                 ISOLATION => security.isolation = Isolation::at_most(level),
                 CONFIDENTIALITY => security.confidentiality = Confidentiality::at_most(level),
                 EVIDENCE => security.evidence = Evidence::at_most(level),
+                SEAL => security.seal = Seal::at_most(level),
+                SIGN => security.sign = Sign::at_most(level),
                 _ => {}
             }
         }
@@ -337,7 +391,15 @@ impl PartialOrd for Security {
 
 impl fmt::Display for Security {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}, {}", self.isolation, self.confidentiality, self.evidence)
+        write!(f, "{}, {}, {}", self.isolation, self.confidentiality, self.evidence)?;
+        // The words of the two fields differ.
+        if self.seal != Seal::LOWEST {
+            write!(f, ", {}", self.seal)?;
+        }
+        if self.sign != Sign::LOWEST {
+            write!(f, ", {}", self.sign)?;
+        }
+        Ok(())
     }
 }
 
@@ -352,8 +414,11 @@ mod tests {
 
     fn any_security() -> impl Strategy<Value = Security> {
         let [i, c, e] = [Isolation::ALL.len(), Confidentiality::ALL.len(), Evidence::ALL.len()];
-        (0..i, 0..c, 0..e).prop_map(|(i, c, e)| {
+        let [l, n] = [Seal::ALL.len(), Sign::ALL.len()];
+        (0..i, 0..c, 0..e, 0..l, 0..n).prop_map(|(i, c, e, l, n)| {
             Security::new(Isolation::ALL[i], Confidentiality::ALL[c], Evidence::ALL[e])
+                .with_seal(Seal::ALL[l])
+                .with_sign(Sign::ALL[n])
         })
     }
 
@@ -398,7 +463,13 @@ mod tests {
             match a.shortfall(&b) {
                 None => prop_assert!(a >= b),
                 Some(short) => {
-                    let words = [a.isolation.word(), a.confidentiality.word(), a.evidence.word()];
+                    let words = [
+                        a.isolation.word(),
+                        a.confidentiality.word(),
+                        a.evidence.word(),
+                        a.seal.word(),
+                        a.sign.word(),
+                    ];
                     prop_assert!(words.contains(&short.found) && short.found != short.required);
                 }
             }
@@ -424,6 +495,8 @@ mod tests {
             prop_assert!(found.isolation.number() <= said(ISOLATION));
             prop_assert!(found.confidentiality.number() <= said(CONFIDENTIALITY));
             prop_assert!(found.evidence.number() <= said(EVIDENCE));
+            prop_assert!(found.seal.number() <= said(SEAL));
+            prop_assert!(found.sign.number() <= said(SIGN));
             let next = |all: &[u8], found: u8| {
                 all.iter().find(|level| **level > found).copied().unwrap_or(u8::MAX)
             };
@@ -462,6 +535,8 @@ mod tests {
         let error = "fault".parse::<Isolation>().unwrap_err().to_string();
         assert!(error.ends_with("`fault` is now `protection-keys`"), "{error}");
         assert_eq!(Security::NETWORK.to_string(), "process, open, none");
+        let both = Security::NETWORK.with_seal(Seal::Sealed).with_sign(Sign::Signed);
+        assert_eq!(both.to_string(), "process, open, none, sealed, signed");
     }
 
     #[test]

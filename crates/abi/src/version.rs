@@ -106,6 +106,9 @@ impl Capabilities {
     /// A link's end takes what is attached to a call, memory by its place where it has come before; in the
     /// terms of a link: descriptors are going to be granted.
     pub const ATTACHMENTS: Self = Self(8192);
+    /// A process has its key certified, and seals the records of a link whose terms have it so; a coordinator
+    /// certifies keys.
+    pub const SEAL: Self = Self(16384);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -119,10 +122,11 @@ impl Capabilities {
             | Self::PACE.0
             | Self::ORIGINS.0
             | Self::MEMORY.0
-            | Self::ATTACHMENTS.0,
+            | Self::ATTACHMENTS.0
+            | Self::SEAL.0,
     );
 
-    const NAMES: [(Self, &'static str); 12] = [
+    const NAMES: [(Self, &'static str); 13] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
@@ -135,6 +139,7 @@ impl Capabilities {
         (Self::ORIGINS, "origins"),
         (Self::MEMORY, "memory"),
         (Self::ATTACHMENTS, "attachments"),
+        (Self::SEAL, "seal"),
     ];
 
     /// These bits, whether they have names or not.
@@ -234,6 +239,6 @@ mod tests {
         assert_eq!(newer.without(Capabilities::OWN), Capabilities::from_bits(0x8000));
         assert_eq!(Capabilities::ROOM.to_string(), "room");
         let own = Capabilities::OWN.to_string();
-        assert!(own.ends_with(", memory, attachments"), "each of its own has a name: {own}");
+        assert!(own.ends_with(", attachments, seal"), "each of its own has a name: {own}");
     }
 }

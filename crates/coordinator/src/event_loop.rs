@@ -45,6 +45,7 @@ use crate::quota::{Quotas, Totals, Usage};
 use crate::ready::Ready;
 use crate::state::{Conn, Effect, State, internal};
 use crate::telemetry::Telemetry;
+use crate::trust::Trust;
 
 mod admission;
 mod reading;
@@ -68,6 +69,9 @@ const OPERATORS: u64 = 3;
 /// Who asked for the policy to be read again, if not this process.
 type Asked = Option<(Conn, u32)>;
 
+/// What was read: a policy, and the authority if it may be another one.
+type Loaded = Result<(Policy, Option<Trust>), PolicyError>;
+
 /// Who of this process waits for it.
 type Notify = Option<Box<dyn FnOnce(Result<(), PolicyError>) + Send>>;
 
@@ -77,7 +81,7 @@ pub(crate) enum Order {
     Measured(Job, Found),
     Served(ServiceName, Sender<()>),
     Reload(Notify),
-    Loaded(Result<Policy, PolicyError>),
+    Loaded(Box<Loaded>),
     Stop,
 }
 
@@ -105,6 +109,7 @@ pub(crate) struct Begin {
     /// The operators' socket, and where it is.
     pub(crate) operators: Option<(Lingering, PathBuf)>,
     pub(crate) policy: Policy,
+    pub(crate) trust: Trust,
     /// Where the policy is read again.
     pub(crate) file: Option<PathBuf>,
     pub(crate) audit: Option<Audit>,
@@ -162,7 +167,8 @@ impl EventLoop {
     /// An error names the system call.
     pub(crate) fn new(begin: Begin) -> Result<(Self, Orders), CallError> {
         let io = |call: &'static str| move |errno: rustix::io::Errno| (call, errno.into());
-        let Begin { listener, handed, operators, policy, file, audit, metrics, confines } = begin;
+        let Begin { listener, handed, operators, policy, trust, file, audit, metrics, confines } =
+            begin;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("epoll_create1"))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(io("eventfd"))?);
@@ -187,6 +193,7 @@ impl EventLoop {
         let now = Instant::now();
         let engines = policy.engines().clone();
         let mut state = State::new(policy, quotas.clone(), own, now, random_token);
+        state.trust(trust);
         if let Some(path) = path {
             state.separate_operators(path);
         }
@@ -386,7 +393,7 @@ impl EventLoop {
                 }
                 Order::Add(started) => self.add(started),
                 Order::Reload(notify) => self.read_policy(None, notify),
-                Order::Loaded(loaded) => self.loaded(loaded),
+                Order::Loaded(loaded) => self.loaded(*loaded),
             }
             self.carry_out();
         }

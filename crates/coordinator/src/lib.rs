@@ -6,7 +6,8 @@
 //! whose turn it is, `peer` is one control socket, `handout` the memory of links; [`identity`] asks the
 //! kernel who a process is, [`container`] finds its container, [`engine`] asks what that was made of,
 //! and `measure` does so, and measures programs, on other threads; [`audit`] writes down what happened
-//! and `telemetry` counts it; [`launch`] starts services so that the answer is strong.
+//! and `telemetry` counts it; [`launch`] starts services so that the answer is strong; [`trust`]
+//! certifies their keys.
 #![forbid(unsafe_code)]
 
 pub mod audit;
@@ -25,6 +26,7 @@ mod ready;
 pub mod server;
 pub mod state;
 mod telemetry;
+pub mod trust;
 
 pub use policy::Policy;
 pub use server::{Coordinator, Listen, Options, StartError};

@@ -20,6 +20,8 @@ const LINKS: usize = 40;
 pub enum Kind {
     /// The policy's file.
     Policy,
+    /// A file of an authority.
+    Authority,
     /// The socket of a container engine.
     Engine,
     /// A directory that has, at any depth, what a command has written of its run.
@@ -37,7 +39,7 @@ pub enum Why {
 impl Kind {
     fn is(self, found: FileType) -> bool {
         match self {
-            Self::Policy => found.is_file(),
+            Self::Policy | Self::Authority => found.is_file(),
             Self::Engine => found.is_socket(),
             Self::Run => found.is_dir(),
         }
@@ -46,6 +48,9 @@ impl Kind {
     fn is_none(self) -> Why {
         let text = match self {
             Self::Policy => "this is no regular file; remedy: name the policy's file",
+            Self::Authority => {
+                "this is no regular file; remedy: name a directory that `partywall ca init` has made"
+            }
             Self::Engine => "this is no socket; remedy: name the engine's socket",
             Self::Run => "this is no directory; remedy: remove it",
         };
@@ -56,6 +61,7 @@ impl Kind {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Policy => ("change the policy", "the policy"),
+            Self::Authority => ("certify whom it likes", "the authority"),
             Self::Engine => ("answer as the engine", "the engine's socket"),
             Self::Run => ("change what this command does", "XDG_RUNTIME_DIR"),
         }

@@ -28,6 +28,7 @@
 //! [service.greeter]               # a name
 //! register = ["greeter"]          # principals that may serve it
 //! fallback = true                 # while nobody serves it, the address under [names] will do
+//! seal = "required"               # links to it are sealed: "required", "prefer", "off" (default)
 //! [service.greeter.call]          # principals that may call it, and what
 //! web = ["helloworld.Greeter/SayHello", "grpc.health.v1.Health/*"]
 //! [service.greeter.call.admin]    # the same with a requirement: over links of at least this security
@@ -38,6 +39,13 @@
 //!
 //! [names]                         # names that are reached over the network
 //! billing = "http://10.0.0.7:50051"
+//!
+//! [authority]                     # who certifies processes; without it one for each run
+//! domain = "shop.example"         # the trust domain of their SPIFFE IDs
+//! directory = "/var/lib/partywall/authority"
+//!
+//! [sealing]                       # how records of sealed links are made
+//! suite = "aes-128-gcm"
 //!
 //! [quota]                         # for each user; what is left out is as in `quota::Limits`
 //! connections = 4096
@@ -55,7 +63,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use partywall_abi::control::{Digest, Grant};
 use partywall_abi::limits;
 use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet, ServiceName};
-use partywall_abi::security::Security;
+use partywall_abi::security::{Seal, Security};
 
 use crate::container::Engines;
 use crate::identity::{Facts, Fades};
@@ -63,6 +71,10 @@ use crate::quota::{Account, Limits};
 
 mod file;
 mod read;
+mod seal;
+
+use seal::Form;
+pub use seal::{AuthorityPlace, Wish};
 
 /// The principal that covers every process.
 pub const ANYONE: &str = "anyone";
@@ -115,6 +127,9 @@ pub enum PolicyError {
         /// What is wrong and what would be right.
         text: String,
     },
+    /// The authority that it names cannot be used.
+    #[error("[authority]: {0}")]
+    Authority(#[from] crate::trust::TrustError),
     /// There is no file to be read again.
     #[error(
         "this coordinator has no policy file that it could read again; remedy: start it with one, or, where \
@@ -168,6 +183,8 @@ struct Principal {
 struct Service {
     register: BTreeSet<String>,
     call: BTreeMap<String, Rule>,
+    /// Whether links to it are sealed, whoever calls.
+    seal: Wish,
 }
 
 /// What a principal may call at a name, and over which links.
@@ -178,11 +195,14 @@ struct Rule {
     require: Security,
     /// What may cross on its links.
     grant: Grant,
+    /// Whether its links are sealed.
+    seal: Wish,
 }
 
 impl Default for Rule {
     fn default() -> Self {
-        Self { methods: MethodSet::default(), require: Security::LOWEST, grant: Grant::NONE }
+        let (methods, require, grant) = (MethodSet::default(), Security::LOWEST, Grant::NONE);
+        Self { methods, require, grant, seal: Wish::Off }
     }
 }
 
@@ -220,6 +240,9 @@ pub struct Policy {
     /// Whether processes are to be hardened, if it says so.
     harden: Option<bool>,
     engines: Engines,
+    /// How records of sealed links are made.
+    form: Form,
+    authority: AuthorityPlace,
     /// The Compose file that it was made from, if it is not TOML.
     compose: Option<String>,
 }
@@ -440,7 +463,11 @@ impl Policy {
     /// call something there.
     pub fn require(&self, principals: &[String], name: &ServiceName) -> Security {
         let rules = self.calls(principals, name).map(|(_, rule)| rule.require);
-        rules.fold(Security::LOWEST, Security::max_per_field)
+        let seal = match self.seal(principals, name) {
+            Wish::Required => Seal::Sealed,
+            Wish::Off | Wish::Prefer => Seal::Off,
+        };
+        rules.fold(Security::LOWEST.with_seal(seal), Security::max_per_field)
     }
 
     /// What may cross on these principals' links to the name: the most that a rule of theirs has, and leases

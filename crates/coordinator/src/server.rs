@@ -18,6 +18,7 @@ use crate::audit::Audit;
 use crate::event_loop::{Begin, EventLoop, Order, Orders};
 pub use crate::peer::Started;
 use crate::policy::{Policy, PolicyError};
+use crate::trust::TrustError;
 
 /// Descriptors with which one link at a time can be made.
 const LEAST: u64 = 28;
@@ -29,6 +30,9 @@ pub enum StartError {
     /// The socket's path cannot be listened at.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// There is no authority for certificates.
+    #[error("[authority]: {0}")]
+    Trust(#[from] TrustError),
     /// What was handed over is no listening socket for a coordinator.
     #[error(
         "the socket that was handed over: {0}; remedy: ListenSequentialPacket= in the socket unit"
@@ -145,7 +149,9 @@ impl Coordinator {
         let (file, confines) = (options.policy_file, options.children_are_services);
         let while_running = options.while_running;
         let metrics = options.metrics;
-        let begin = Begin { listener, handed, operators, policy, file, audit, metrics, confines };
+        let trust = policy.authority().open()?;
+        let begin =
+            Begin { listener, handed, operators, policy, trust, file, audit, metrics, confines };
         let (event_loop, orders) =
             EventLoop::new(begin).map_err(|(call, source)| StartError::Io { call, source })?;
         let runs = move || {

@@ -33,6 +33,7 @@ use crate::audit::Event;
 use crate::identity::Facts;
 use crate::policy::Policy;
 use crate::quota::{Charge, Quotas, Resource, Usage};
+use crate::trust::Trust;
 
 mod instances;
 mod links;
@@ -42,6 +43,7 @@ mod names;
 mod reload;
 mod reports;
 mod switch;
+mod trust;
 
 use links::{Link, Places, Question};
 use list::{Listing, Stage};
@@ -172,6 +174,8 @@ struct Connection {
     spoken: Spoken,
     /// It has said that it is closed to other processes of its user.
     hardened: bool,
+    /// It has a certificate of the authority that is in force.
+    certified: bool,
     /// It has connected to the operators' socket.
     at_operators: bool,
     /// It has closed its gate, if it is a domain.
@@ -198,6 +202,10 @@ struct Connection {
 pub struct State {
     policy: Policy,
     quotas: Quotas,
+    /// Who certifies keys, if anybody does.
+    trust: Option<Trust>,
+    /// Policies so far.
+    policies: u64,
     /// Who may ask for the list of links, beside root.
     operator_uid: u32,
     /// The socket at which alone operators' calls are taken, if there is one.
@@ -242,6 +250,8 @@ impl State {
         Self {
             policy,
             quotas,
+            trust: None,
+            policies: 1,
             operator_uid,
             operators: None,
             connections: BTreeMap::new(),
@@ -315,6 +325,7 @@ impl State {
             standing: Arc::new(Standing { facts, identity, usage }),
             spoken,
             hardened: false,
+            certified: false,
             at_operators,
             gate_closed: false,
             registrations: BTreeMap::new(),
@@ -385,6 +396,7 @@ impl State {
             Message::Gate(m) => self.gate_message(conn, m, now),
             Message::Policy(m) => self.policy_message(conn, &m),
             Message::Memory(m) => self.memory_message(conn, m),
+            Message::Trust(m) => self.trust_message(conn, m),
             // Of itself it can say that: it could give away as well what it has.
             Message::Session(SessionMessage::Hardened) => self.connection(conn).hardened = true,
             _ => self.breaks_rule(conn),
@@ -574,6 +586,7 @@ impl State {
              [service.{name}.call]",
             match short.field {
                 "evidence" => "have the coordinator start both ends",
+                "seal" => "build both ends with a release that can seal, and reach it on this host",
                 _ if security.isolation.is_one_space() =>
                     "run one of the two as a process of its own",
                 _ if security.confidentiality < Confidentiality::User

@@ -41,6 +41,8 @@ use crate::coordinator::{self, Connected, End, Linked, Place};
 use crate::domain;
 use crate::error::Error;
 use crate::link::attached::Attaching;
+use crate::link::broken::Broken;
+use crate::link::sealed::{self, Calling, LinkEnd};
 use crate::link::wake::gate::Gate;
 use crate::link::{broken, caller};
 use crate::peer::Peer;
@@ -205,22 +207,35 @@ impl Channel {
     fn opened(linked: Linked, deadline: Instant) -> Result<Open, Error> {
         let Terms { link: number, security: reported, capabilities, .. } = linked.terms;
         let peer = linked.terms.peer.clone();
-        let (pending, tracked) = caller::fill(linked)?;
+        let (terms, client) = (linked.terms.clone(), Arc::clone(linked.tracked.client()));
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let own = terms.sealing.as_ref().map(|_| client.certified_here(left())).transpose()?;
+        let (mut pending, tracked) = caller::fill(linked)?;
+        let sealing = terms.sealing.as_ref().zip(own);
+        let side = sealing
+            .map(|(sealing, own)| Calling::begin(&client, own, (&terms, sealing), &mut pending));
+        let side = side.transpose()?;
         let opening: Arc<dyn End> = Arc::new(Opening::of(&pending)?);
         tracked.attach(Arc::downgrade(&opening));
         tracked.adopted(domain::security(reported, None));
         // A server that has adopted the link and does not open it hangs: the next one may answer.
-        let ends = pending.wait(deadline.min(Instant::now() + caller::OPEN_TIME));
-        let (ends, tracked) = match ends {
-            Ok(ends) => (ends, tracked),
+        let until = deadline.min(Instant::now() + caller::OPEN_TIME);
+        let ends = pending.wait(until).map_err(Broken::from);
+        let opened = ends.and_then(|ends| match side {
+            None => Ok(ends.into()),
+            Some(mut side) => sealed::finish_here(&mut side, ends, until),
+        });
+        let (opened, tracked) = match opened {
+            Ok(opened) => (opened, tracked),
             Err(why) => return Err(broken::not_opened(tracked, why)),
         };
+        let LinkEnd { ends, outgoing, incoming, peer: proven } = opened;
         let link = Link::new(ends)?;
         let gate = domain::Gate::take(number);
         let security = domain::security(reported, gate.as_ref().map(domain::Gate::isolation));
-        let server = Peer::new(peer, number, security);
+        let server = Peer::new(peer, number, security).proven(proven);
         let bell = link.bell();
-        let mut open = Open::new(link, server, gate.map(Gate::new));
+        let mut open = Open::new(link, server, gate.map(Gate::new)).sealed(outgoing, incoming);
         let end = Arc::new(Reached::new(bell, open.sent()));
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
         tracked.attach(Arc::downgrade(&reached));

@@ -43,6 +43,7 @@ use crate::lock::lock;
 use crate::on_a_thread::on_a_thread;
 
 mod again;
+mod certificates;
 mod conversation;
 mod links;
 mod memory;
@@ -50,6 +51,8 @@ pub mod operator;
 mod place;
 mod take;
 
+use certificates::{CertificateQuestion, Certificates, Sessions};
+pub(crate) use certificates::{Own, Service};
 use conversation::{Conversation, OUTGOING};
 use links::Entry;
 pub(crate) use links::{Connected, End, Linked, Offer, Tracked};
@@ -121,6 +124,7 @@ enum Waiting {
     Switch(oneshot::Sender<Result<u32, Error>>),
     Reload(oneshot::Sender<Result<Reloaded, Error>>),
     Memory(MemoryQuestion),
+    Certificate(CertificateQuestion),
 }
 
 /// A question for memory for parcels.
@@ -186,12 +190,15 @@ struct State {
     memory_late: Option<(u32, Instant)>,
     /// When it was refused last, and why.
     memory_refused: Option<(Instant, String)>,
+    certificates: Certificates,
 }
 
 /// This process at one coordinator.
 pub(crate) struct Client {
     place: Place,
     state: Mutex<State>,
+    /// Of sealed links.
+    sessions: Mutex<Sessions>,
     /// A thread has done with [`State::proving`].
     proven: Condvar,
 }
@@ -251,7 +258,8 @@ impl State {
 
 impl Client {
     fn new(place: Place) -> Self {
-        Self { place, state: Mutex::default(), proven: Condvar::new() }
+        let (state, sessions) = (Mutex::default(), Mutex::default());
+        Self { place, state, sessions, proven: Condvar::new() }
     }
 
     /// Whether the coordinator's absence is a gap: one was there before, for this process or for

@@ -109,6 +109,11 @@ pub enum Error {
     },
     /// The link could not be opened.
     Link(LinkError),
+    /// The handshake of a sealed link has failed: the other end is not who it should be, or broke a rule.
+    NotSealed {
+        /// Why.
+        text: String,
+    },
     /// Nothing answers at an address, or what answers speaks no HTTP/2.
     Http2(Box<dyn std::error::Error + Send + Sync>),
     /// A path cannot be listened at.
@@ -208,6 +213,11 @@ impl fmt::Display for Error {
                 f,
                 "`{target}` is {what} over the network, and only a ring was asked for; remedy: start the \
                  service on this host, or call it by a channel of tasks without `ring_only`"
+            ),
+            Self::NotSealed { text } => write!(
+                f,
+                "link: {text}; remedy: see that both ends are of one coordinator, and their clocks and \
+                 certificates are right (`partywall links --wide`)"
             ),
             Self::Link(error) => write!(f, "link: {error}; remedy: {}", of_link(error)),
             Self::Http2(error) => write!(
@@ -353,6 +363,7 @@ impl Error {
             | Self::NotServed { .. }
             | Self::NotTaken { .. }
             | Self::Link(_)
+            | Self::NotSealed { .. }
             | Self::Http2(_)
             | Self::Listen(_)
             | Self::Bind { .. }
@@ -377,7 +388,7 @@ impl Error {
             | Self::Protocol(_)
             | Self::Refused { .. } => Blame::Coordinator,
             Self::Denied { .. } | Self::QuotaExceeded { .. } => Blame::Policy,
-            Self::NotServed { .. } | Self::NotTaken { .. } => Blame::Peer,
+            Self::NotServed { .. } | Self::NotTaken { .. } | Self::NotSealed { .. } => Blame::Peer,
             // It is the server that does not open it.
             Self::Link(LinkError::TimedOut) => Blame::Peer,
             Self::Link(error) => error.blame().into(),

@@ -143,7 +143,7 @@ pub use partywall_abi::codec::DecodeError;
 pub use partywall_abi::control::{Digest, Identity};
 pub use partywall_abi::name::{NameError, ServiceName};
 pub use partywall_abi::security::{
-    Confidentiality, Evidence, Isolation, Security, Shortfall, UnknownLevel,
+    Confidentiality, Evidence, Isolation, Seal, Security, Shortfall, Sign, UnknownLevel,
 };
 pub use partywall_shm::address::AddressError;
 pub use partywall_shm::link::LinkError;

@@ -35,7 +35,6 @@ use std::time::Duration;
 use partywall_abi::control::{Grant, LinkStats};
 use partywall_abi::frame::{ATTACHED, Kind, PARCEL, PLAIN_RESPONSE};
 use partywall_call::Key;
-use partywall_shm::link::Ends;
 use partywall_shm::link::{Bell, LinkError};
 use partywall_shm::ring::Wake;
 use partywall_shm::socket::Passed;
@@ -63,6 +62,7 @@ mod places;
 pub(crate) mod pool;
 pub(crate) mod receiver;
 pub(crate) mod record;
+pub(crate) mod sealed;
 pub(crate) mod sender;
 pub(crate) mod service;
 pub(crate) mod wake;
@@ -91,6 +91,7 @@ use mailbox::Answer;
 use outbound::{Outbound, Tx};
 use parcels::Parcels;
 use pool::Blank;
+use sealed::LinkEnd;
 use wake::{Sent, Tell};
 use ways::Methods;
 
@@ -140,34 +141,39 @@ fn watch<T: AsRawFd>(socket: T) -> std::io::Result<AsyncFd<T>> {
 
 impl Link {
     /// Takes over the caller's end of an open link, inside the runtime that will drive it.
-    fn calling(ends: Ends, tracked: Option<Tracked>, tell: Box<dyn Tell>) -> std::io::Result<Self> {
-        Self::new(ends, Calls::calling(), tracked, tell)
+    fn calling(
+        ends: impl Into<LinkEnd>,
+        tracked: Option<Tracked>,
+        tell: Box<dyn Tell>,
+    ) -> std::io::Result<Self> {
+        Self::new(ends.into(), Calls::calling(), tracked, tell)
     }
 
     /// Takes over a service's end of an open link, as [`Link::calling`], and says what it may have.
     fn serving(
-        ends: Ends,
+        ends: impl Into<LinkEnd>,
         account: Arc<Account>,
         tracked: Option<Tracked>,
     ) -> std::io::Result<Self> {
-        let link = Self::new(ends, Calls::serving(account), tracked, Box::new(wake::Ring))?;
+        let link = Self::new(ends.into(), Calls::serving(account), tracked, Box::new(wake::Ring))?;
         link.send_control(Due(true));
         Ok(link)
     }
 
     fn new(
-        ends: Ends,
+        opened: LinkEnd,
         calls: Calls,
         tracked: Option<Tracked>,
         tell: Box<dyn Tell>,
     ) -> std::io::Result<Self> {
+        let LinkEnd { ends, outgoing, incoming, .. } = opened;
         ends.bell.publish_cpu();
         Ok(Self {
             number: ends.link,
             parcels: Parcels::new(Arc::clone(&calls.account), Arc::clone(&calls.read)),
             calls,
-            outbound: Outbound::new(ends.producer),
-            inbound: Inbound::new(ends.consumer),
+            outbound: Outbound::new(ends.producer, outgoing),
+            inbound: Inbound::new(ends.consumer, incoming),
             listener: Listener::new(ends.bell)?,
             tell,
             closed: OnceLock::new(),

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use partywall_abi::control::{Digest, Identity};
 use partywall_abi::security::Security;
+use partywall_trust::handshake::Peer as Proven;
 
 /// Who calls, as the kernel told the coordinator when the link was made.
 ///
@@ -30,17 +31,24 @@ pub struct Peer {
     identity: Arc<Identity>,
     link: u64,
     security: Security,
+    proven: Option<Arc<Proven>>,
 }
 
 impl Peer {
     pub(crate) fn new(identity: Identity, link: u64, security: Security) -> Self {
-        Self { identity: Arc::new(identity), link, security }
+        Self { identity: Arc::new(identity), link, security, proven: None }
+    }
+
+    /// The same end, which has proven who it is.
+    pub(crate) fn proven(self, proven: Option<Arc<Proven>>) -> Self {
+        Self { proven, ..self }
     }
 
     /// The same end as it is known now, perhaps to another coordinator, which may know less.
     pub(crate) fn known_as(&self, identity: Identity) -> Self {
         let evidence = self.security.evidence.min(identity.digest.evidence());
         Self::new(identity, self.link, self.security.with_evidence(evidence))
+            .proven(self.proven.clone())
     }
 
     /// Whether both are known to be one process. Its number is unique among those that the coordinator
@@ -82,6 +90,14 @@ impl Peer {
     /// The link's number, as `partywall links` shows it.
     pub fn link(&self) -> u64 {
         self.link
+    }
+
+    /// Its SPIFFE ID, which it has proven by a certificate; none over a link that is not sealed.
+    ///
+    /// # References
+    /// The SPIFFE Identity and Verifiable Identity Document, section 2.
+    pub fn spiffe_id(&self) -> Option<&str> {
+        Some(self.proven.as_ref()?.certified.id.as_str())
     }
 
     /// What protects the link between caller and service.

@@ -14,6 +14,8 @@ pub mod death;
 #[cfg(not(loom))]
 pub mod descriptors;
 pub mod failpoint;
+#[cfg(not(loom))]
+pub mod fork;
 pub mod region;
 pub mod ring;
 pub mod spin;

@@ -28,6 +28,7 @@ use crate::failpoint::failpoint;
 use crate::link::{Ends, LinkError};
 use crate::memory::{self, Handout};
 use crate::region::{Inbox, Outbox};
+use crate::ring::Producer;
 use crate::socket::{self, Endpoint};
 
 /// The server's end of a link whose caller is not ready yet.
@@ -66,16 +67,31 @@ impl Adopted {
     /// [`LinkError::Outbox`] when one of the two is not whole, or the caller's not sealed;
     /// [`LinkError::Dead`], [`LinkError::Io`].
     pub fn open(self, callers: OwnedFd) -> Result<Ends, LinkError> {
+        self.open_after(callers, |_| Ok::<_, LinkError>(())).map(|(ends, ())| ends)
+    }
+
+    /// The same; before the caller is told that it is open, `before` takes what it has written, and answers.
+    ///
+    /// # Errors
+    /// As [`Adopted::open`], and those of `before`.
+    pub fn open_after<T, E: From<LinkError>>(
+        self,
+        callers: OwnedFd,
+        before: impl FnOnce(&mut Ends) -> Result<T, E>,
+    ) -> Result<(Ends, T), E> {
         let Self { link, geometry, socket, own, memory } = self;
-        memory::whole(memory.as_fd(), geometry)?;
-        memory::whole(callers.as_fd(), geometry)?;
-        let peer = Arc::new(memory::accept(callers.as_fd(), geometry)?);
-        memory::begun(&peer, geometry)?;
+        memory::whole(memory.as_fd(), geometry).map_err(LinkError::from)?;
+        memory::whole(callers.as_fd(), geometry).map_err(LinkError::from)?;
+        let peer = memory::accept(callers.as_fd(), geometry).map_err(LinkError::from)?;
+        let peer = Arc::new(peer);
+        memory::begun(&peer, geometry).map_err(LinkError::from)?;
         memory::begin(&own, geometry);
-        socket::send(socket.as_fd(), &Setup { link }.encode(), &[])
-            .map_err(LinkError::io("sendmsg"))?;
+        let mut ends = Ends::new(link, geometry, socket, own, peer);
+        let done = before(&mut ends)?;
+        let sent = socket::send(ends.bell.as_fd(), &Setup { link }.encode(), &[]);
+        sent.map_err(LinkError::io("sendmsg"))?;
         failpoint("setup.sent");
-        Ok(Ends::new(link, geometry, socket, own, peer))
+        Ok((ends, done))
     }
 }
 
@@ -84,8 +100,9 @@ pub struct Pending {
     link: u64,
     geometry: Geometry,
     socket: Endpoint,
-    own: Arc<Outbox>,
     peer: Arc<Inbox>,
+    own: Arc<Outbox>,
+    producer: Producer,
     open: bool,
 }
 
@@ -108,7 +125,13 @@ impl Pending {
         let peer = Arc::new(memory::accept(servers.as_fd(), geometry)?);
         memory::fill_peers(&peer)?;
         failpoint("setup.filled");
-        Ok(Self { link, geometry, socket, own: outbox, peer, open: false })
+        let producer = Producer::new(geometry, Arc::clone(&outbox), Arc::clone(&peer));
+        Ok(Self { link, geometry, socket, own: outbox, peer, producer, open: false })
+    }
+
+    /// The ring that this side writes: what is on it before the server opens the link is there for it then.
+    pub fn producer(&mut self) -> &mut Producer {
+        &mut self.producer
     }
 
     /// Whether the server has opened the link. Does not block.
@@ -139,8 +162,8 @@ impl Pending {
 
     /// The parts of the link, once [`Pending::poll`] has said true.
     pub fn into_ends(self) -> Option<Ends> {
-        let Self { link, geometry, socket, own, peer, open } = self;
-        open.then(|| Ends::new(link, geometry, socket, own, peer))
+        let Self { link, geometry, socket, own, peer, producer, open } = self;
+        open.then(|| Ends { producer, ..Ends::new(link, geometry, socket, own, peer) })
     }
 
     /// Waits until the server has opened the link.

@@ -71,6 +71,15 @@ impl<'a> SlotBuf<'a> {
         Self { at, here, start, there, written, wanted: 0, hole: None, _record: PhantomData }
     }
 
+    /// These bytes, to be encoded into; how many are, or that they are too many, is in `written`.
+    #[inline]
+    pub fn over(bytes: &'a mut [u8], written: &'a mut usize) -> Self {
+        let (at, len) = (bytes.as_mut_ptr(), bytes.len());
+        *written = 0;
+        // SAFETY: they are borrowed for this lifetime.
+        unsafe { Self::new([(at, len), (at, 0)], written) }
+    }
+
     /// Whether as much has been written as was reserved, and not more.
     #[inline]
     pub fn is_filled(&self) -> bool {
@@ -234,6 +243,16 @@ pub(crate) unsafe fn encode_around(
 }
 
 impl Slot<'_> {
+    /// The rest of the payload, if it lies in one piece, which counts as written.
+    #[inline]
+    pub fn whole(&mut self) -> Option<&mut [u8]> {
+        let [(at, len), (_, 0)] = self.pieces() else { return None };
+        *self.written_mut() += len;
+        // SAFETY: so many bytes of this process's outbox, which has been mapped and so has values; the slot
+        // is borrowed, and no other process may write there.
+        Some(unsafe { std::slice::from_raw_parts_mut(at, len) })
+    }
+
     /// The rest of the payload, to be encoded into.
     #[inline]
     pub fn buffer(&mut self) -> SlotBuf<'_> {
@@ -277,6 +296,32 @@ mod tests {
             theirs.consumer.release();
             assert_eq!((record.len as usize, &came), (len, &bytes));
         }
+    }
+
+    #[test]
+    fn a_record_in_one_piece_is_written_as_a_slice() {
+        let (mut ours, mut theirs) = local_pair(Geometry::new(64, 1 << 14).unwrap()).unwrap();
+        let most = ours.producer.record_bytes();
+        let mut wrapped = 0;
+        for round in 0..50_usize {
+            let len = [1, 40, 65, most - 100, most][round % 5];
+            let bytes: Vec<_> = (0..len).map(|i| (i * 7 + round) as u8).collect();
+            let mut slot = ours.producer.reserve(len).unwrap().expect("room");
+            match slot.whole() {
+                Some(whole) => whole.copy_from_slice(&bytes),
+                None => {
+                    slot.write(&bytes);
+                    wrapped += 1;
+                }
+            }
+            slot.commit(5, 0, 1);
+            assert_eq!(theirs.consumer.peek().unwrap().map(|d| d.len as usize), Some(len));
+            let mut came = Vec::new();
+            theirs.consumer.read(&mut came);
+            theirs.consumer.release();
+            assert_eq!(came, bytes);
+        }
+        assert!(wrapped > 0, "none lies across the end of the arena");
     }
 
     #[test]

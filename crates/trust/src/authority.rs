@@ -72,6 +72,8 @@ pub struct Authority {
     issuer: Issuer<'static, SigningKey>,
     /// Its own certificate, then those above it.
     own: Vec<Vec<u8>>,
+    /// How many of them go with what it signs: all but a root.
+    sent: usize,
     not_after: SystemTime,
 }
 
@@ -145,11 +147,11 @@ impl Authority {
         let certificate = parameters.self_signed(&key).map_err(unwritten)?;
         let own = vec![certificate.der().to_vec()];
         let issuer = Issuer::new(parameters, key);
-        Ok(Self { domain: domain.clone(), issuer, own, not_after: now + ROOT_LIFE })
+        Ok(Self { domain: domain.clone(), issuer, own, sent: 0, not_after: now + ROOT_LIFE })
     }
 
     /// An authority as [`Self::to_pem`] has written it, or of an intermediate certificate: its certificate,
-    /// those above it if it is no root, and its key.
+    /// those above it if it is no root, and its key. The root may be left out.
     ///
     /// # Errors
     /// [`AuthorityError`].
@@ -184,7 +186,23 @@ impl Authority {
             return Err(AuthorityError::Expired(since.as_secs()));
         }
         let issuer = Issuer::from_ca_cert_der(&own[0][..].into(), key).map_err(unwritten)?;
-        Ok(Self { domain: domain.clone(), issuer, own, not_after })
+        let (_, last) =
+            X509Certificate::from_der(&own[own.len() - 1]).map_err(|e| malformed(&e))?;
+        let has_root = last.subject().as_raw() == last.issuer().as_raw();
+        let sent = own.len() - usize::from(has_root);
+        let all = Self { domain: domain.clone(), issuer, own, sent, not_after };
+        all.is_believed(now).map_err(|e| not(&format!("what it signs is not believed: {e}")))?;
+        Ok(all)
+    }
+
+    /// That what it signs is believed by who trusts its root: the certificates are in order, and say so.
+    fn is_believed(&self, now: SystemTime) -> Result<(), AuthorityError> {
+        let mut roots = Roots::default();
+        self.trusted(&mut roots)?;
+        let key = self.issuer.key().public_ref();
+        let chain = self.issue(&self.domain.user(0), &[], key, (now, LEAF_LIFE))?;
+        roots.verify(&chain, now)?;
+        Ok(())
     }
 
     /// Its certificates, and its key: that is to be kept where nobody else reads it.
@@ -203,7 +221,7 @@ impl Authority {
         self.not_after
     }
 
-    /// The root above it, or its own certificate if that is one.
+    /// The root above it, or its own certificate if that is one; the highest one where the root was left out.
     pub fn root(&self) -> &[u8] {
         self.own.last().expect("it has its own")
     }
@@ -246,7 +264,7 @@ impl Authority {
         let certificate = parameters.signed_by(key, &self.issuer).map_err(unwritten)?;
         let mut chain = vec![certificate.der().to_vec()];
         // The root is with who checks, and not sent.
-        chain.extend_from_slice(&self.own[..self.own.len() - 1]);
+        chain.extend_from_slice(&self.own[..self.sent]);
         Ok(Chain::new(chain)?)
     }
 }

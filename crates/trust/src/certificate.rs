@@ -126,6 +126,7 @@ struct Root {
     domain: TrustDomain,
     der: Vec<u8>,
     anchor: TrustAnchor<'static>,
+    not_after: SystemTime,
 }
 
 impl Roots {
@@ -140,11 +141,31 @@ impl Roots {
         if self.all.len() == ROOTS || der.len() > CERTIFICATE_BYTES {
             return Err(CertificateError::Chain(format!("{} bytes of a root", der.len())));
         }
+        let bad = |e: &dyn std::fmt::Display| CertificateError::Malformed(e.to_string());
+        let (_, x509) = X509Certificate::from_der(der).map_err(|e| bad(&e))?;
+        // `webpki` asks neither of who is trusted already.
+        if !x509.basic_constraints().map_err(|e| bad(&e))?.is_some_and(|c| c.value.ca) {
+            return Err(bad(&"it is none of an authority, and cannot be a root"));
+        }
+        let not_after = time_of(x509.validity().not_after.timestamp());
         let certificate = CertificateDer::from(der);
-        let bad = |e: webpki::Error| CertificateError::Malformed(e.to_string());
-        let anchor = webpki::anchor_from_trusted_cert(&certificate).map_err(bad)?.to_owned();
-        self.all.push(Root { domain: domain.clone(), der: der.to_vec(), anchor });
+        let anchor = webpki::anchor_from_trusted_cert(&certificate).map_err(|e| bad(&e))?;
+        let (domain, anchor) = (domain.clone(), anchor.to_owned());
+        self.all.push(Root { domain, der: der.to_vec(), anchor, not_after });
         Ok(())
+    }
+
+    /// Adds the roots of a trust domain that are in a text in PEM.
+    ///
+    /// # Errors
+    /// As [`Self::add`]; [`CertificateError::Malformed`] where there is none.
+    pub fn add_pem(&mut self, domain: &TrustDomain, text: &str) -> Result<(), CertificateError> {
+        let all = from_pem(text)?;
+        if all.is_empty() {
+            let none = "no `-----BEGIN CERTIFICATE-----` in it";
+            return Err(CertificateError::Malformed(none.into()));
+        }
+        all.iter().try_for_each(|der| self.add(domain, der))
     }
 
     /// Each of them in DER, with its trust domain.
@@ -157,7 +178,7 @@ impl Roots {
         self.all.is_empty()
     }
 
-    /// Whom a chain certifies, if one of these roots has signed it and it is not over at `now`.
+    /// Whom a chain certifies, if one of these roots has signed it and neither is over at `now`.
     ///
     /// # Errors
     /// [`CertificateError`], the same for the same chain and time.
@@ -165,9 +186,7 @@ impl Roots {
         let certified = Certified::read(&chain.0[0])?;
         let id = || certified.id.to_string();
         // Said as it is, not as one of the reasons why no path was found.
-        if let Some(since) = past(certified.not_after, now) {
-            return Err(CertificateError::Expired { id: id(), since });
-        }
+        certified.holds(now)?;
         let began = certified.not_before.checked_sub(SKEW).unwrap_or(UNIX_EPOCH);
         if let Some(until) = past(now, began) {
             return Err(CertificateError::Early { id: id(), until });
@@ -179,10 +198,12 @@ impl Roots {
         let above: Vec<_> = chain.0[1..].iter().map(|der| CertificateDer::from(&der[..])).collect();
         let domain = certified.id.domain();
         let own = |root: &&Root| root.domain == domain;
-        let anchors: Vec<_> = self.all.iter().filter(own).map(|root| root.anchor.clone()).collect();
-        if anchors.is_empty() && !self.is_empty() {
+        if !self.is_empty() && !self.all.iter().any(|root| own(&root)) {
             return Err(CertificateError::Domain { id: id() });
         }
+        let holds = |root: &&Root| own(root) && past(root.not_after, now).is_none();
+        let anchors: Vec<_> =
+            self.all.iter().filter(holds).map(|root| root.anchor.clone()).collect();
         let now = now.max(certified.not_before);
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = UnixTime::since_unix_epoch(since);
@@ -217,6 +238,14 @@ pub struct Certified {
 }
 
 impl Certified {
+    /// That it is not over.
+    pub(crate) fn holds(&self, now: SystemTime) -> Result<(), CertificateError> {
+        match past(self.not_after, now) {
+            Some(since) => Err(CertificateError::Expired { id: self.id.to_string(), since }),
+            None => Ok(()),
+        }
+    }
+
     /// What a certificate says of itself: to be believed of an own one alone.
     ///
     /// # Errors
@@ -268,3 +297,6 @@ impl Certified {
 fn time_of(seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests;

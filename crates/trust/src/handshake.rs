@@ -28,16 +28,18 @@
 //! ephemeral key. So it is of this handshake, of this end, and of nothing else. Each static key is of a
 //! process, and lives as long as that does.
 //!
-//! The prologue, on which both ends must agree, has the version, the channel, the IDs of both ends, the name of
-//! the service, the policy and the form of records. Whoever changes one of them has changed the hash, and the
-//! next message is refused.
+//! The prologue, on which both ends must agree, has the version, the channel, the IDs of both ends, the name
+//! of the service, the policy and the form of records. Whoever changes one of them has changed the hash, and
+//! the next message is refused.
 //!
 //! Secrets of records are derived from the raw split by HKDF, and never from the handshake's hash, which is
-//! public. What the caller sends in the first message of IK is readable for who has stolen the service's static
-//! key later: it is the chain and the signature, which are no secrets.
+//! public. What the caller sends in the first message of IK is readable for who has stolen the service's
+//! static key later: it is the chain, the evidence and the signature, which are no secrets.
 //!
 //! What either end sends is hostile until it is checked: a message that does not fit ends the handshake, and
 //! the other end is to blame. When either end dies, nothing is left but memory of the other one.
+
+mod who;
 
 use std::time::SystemTime;
 
@@ -51,10 +53,10 @@ use crate::key::SigningKey;
 use crate::noise::{AwsLc, KEY, Pair};
 use crate::record::{Form, Opener, SECRET, Sealer, derive};
 
+use who::{read_who, who};
+
 /// The first byte of a message.
 const VERSION: u8 = 1;
-/// What is signed begins so.
-const CONTEXT: &[u8] = b"partywall/noise/1";
 /// The most bytes of a message of a handshake.
 pub const MESSAGE_BYTES: usize = 18 << 10;
 /// The most bytes of evidence.
@@ -275,6 +277,17 @@ pub struct Peer {
     pub evidence: Vec<u8>,
 }
 
+impl Peer {
+    /// That what it has proven earlier still holds.
+    fn holds(&self, checks: &Checks<'_>) -> Result<(), HandshakeError> {
+        self.certified.holds(checks.now)?;
+        if checks.pinned.is_some_and(|pinned| *pinned != self.static_key) {
+            return Err(HandshakeError::Pinned(self.certified.id.to_string()));
+        }
+        Ok(())
+    }
+}
+
 /// How a caller begins.
 #[derive(Debug, Clone)]
 pub enum Begin {
@@ -367,12 +380,22 @@ impl std::fmt::Debug for Service {
 fn state(
     pattern: Pattern,
     is_caller: bool,
-    (own, terms, retried): (&Credentials, &Terms, bool),
+    with: (&Credentials, &Terms, bool),
     theirs: Option<&[u8; KEY]>,
     secret: Option<&[u8; SECRET]>,
 ) -> (HandshakeState, [u8; KEY]) {
     // It is made here and not by `snow`, since what is signed has it, and is written into the same message.
     let ephemeral = Pair::generate();
+    (state_of(&ephemeral, (pattern, is_caller), with, theirs, secret), ephemeral.public)
+}
+
+fn state_of(
+    ephemeral: &Pair,
+    (pattern, is_caller): (Pattern, bool),
+    (own, terms, retried): (&Credentials, &Terms, bool),
+    theirs: Option<&[u8; KEY]>,
+    secret: Option<&[u8; SECRET]>,
+) -> HandshakeState {
     let parameters = pattern.name().parse().expect("it is a known pattern");
     let prologue = terms.prologue(retried);
     let mut builder = Builder::with_resolver(parameters, Box::new(AwsLc))
@@ -390,64 +413,7 @@ fn state(
         builder = builder.psk(0, secret).expect("it is set once");
     }
     let state = if is_caller { builder.build_initiator() } else { builder.build_responder() };
-    (state.expect("all that the pattern needs is there"), ephemeral.public)
-}
-
-/// What an end signs.
-fn signed(role: &[u8], hash: &[u8], static_key: &[u8; KEY], ephemeral: &[u8; KEY]) -> Vec<u8> {
-    [CONTEXT, &[0], role, &[0], hash, static_key, ephemeral].concat()
-}
-
-/// Who an end is, to be sent in the next message.
-fn who(
-    own: &Credentials,
-    role: &[u8],
-    state: &HandshakeState,
-    ephemeral: &[u8; KEY],
-) -> Zeroizing<Vec<u8>> {
-    let hash = state.get_handshake_hash();
-    let signature = own.signer.sign(&signed(role, hash, &own.static_key.public(), ephemeral));
-    let mut all = Zeroizing::new(vec![own.chain.certificates().len() as u8]);
-    let chain = own.chain.certificates().iter().map(Vec::as_slice);
-    for part in chain.chain([&own.evidence[..], &signature]) {
-        all.extend_from_slice(&(part.len() as u16).to_le_bytes());
-        all.extend_from_slice(part);
-    }
-    all
-}
-
-/// Who the other end is, by its payload; `hash` is that before its message.
-fn read_who(
-    payload: &[u8],
-    (role, hash): (&[u8], &[u8]),
-    (static_key, ephemeral): (&[u8; KEY], &[u8; KEY]),
-    checks: &Checks<'_>,
-) -> Result<Peer, HandshakeError> {
-    let short = HandshakeError::Payload("it is cut");
-    let mut left = payload;
-    let count = left.split_off_first().ok_or_else(|| short.clone())?;
-    let mut part = || {
-        let len = left.split_off(..2).ok_or_else(|| short.clone())?;
-        let len = u16::from_le_bytes(len.try_into().expect("two bytes"));
-        left.split_off(..len.into()).ok_or_else(|| short.clone())
-    };
-    // Each takes two bytes at least: so few are left for whatever count there is.
-    let chain = (0..*count).map(|_| part().map(<[u8]>::to_vec)).collect::<Result<_, _>>()?;
-    let (evidence, signature) = (part()?, part()?);
-    if !left.is_empty() {
-        return Err(HandshakeError::Payload("there are bytes behind it"));
-    }
-    if evidence.len() > EVIDENCE_BYTES {
-        return Err(HandshakeError::Payload("its evidence is too long"));
-    }
-    let certified = checks.roots.verify(&Chain::new(chain)?, checks.now)?;
-    if !certified.key.fits(&signed(role, hash, static_key, ephemeral), signature) {
-        return Err(HandshakeError::Signature(certified.id.to_string()));
-    }
-    if checks.pinned.is_some_and(|pinned| pinned != static_key) {
-        return Err(HandshakeError::Pinned(certified.id.to_string()));
-    }
-    Ok(Peer { certified, static_key: *static_key, evidence: evidence.to_vec() })
+    state.expect("all that the pattern needs is there")
 }
 
 /// That the other end is who is due.
@@ -469,15 +435,21 @@ fn is_service(found: &Certified, terms: &Terms) -> Result<(), HandshakeError> {
     Err(HandshakeError::Name { id, name })
 }
 
-/// A message with this payload.
-fn write(state: &mut HandshakeState, pattern: Pattern, name: &[u8], payload: &[u8]) -> Vec<u8> {
+/// A message with this payload. There is none where a key of the other end is a point of low order: the
+/// first messages of XX and NNpsk0 have one, and it is used here first.
+fn write(
+    state: &mut HandshakeState,
+    pattern: Pattern,
+    name: &[u8],
+    payload: &[u8],
+) -> Result<Vec<u8>, HandshakeError> {
     let mut message = vec![0; MESSAGE_BYTES];
     (message[0], message[1]) = (VERSION, pattern as u8);
     message[2..2 + name.len()].copy_from_slice(name);
     let at = 2 + name.len();
-    let len = state.write_message(payload, &mut message[at..]).expect("a payload has room");
-    message.truncate(at + len);
-    message
+    let written = state.write_message(payload, &mut message[at..]);
+    message.truncate(at + written.map_err(|_| HandshakeError::Altered)?);
+    Ok(message)
 }
 
 /// What a message says that it is, and what is behind that.
@@ -556,11 +528,15 @@ impl Caller {
             _ => Zeroizing::default(),
         };
         let name = resumption.as_ref().map_or(&[][..], |resumption| &resumption.name);
-        let message = write(&mut state, pattern, name, &payload);
+        let Ok(message) = write(&mut state, pattern, name, &payload) else {
+            // The known key is a point of low order, and so nobody's.
+            return Self::begin(own, terms, Begin::First, retried);
+        };
         (Self { state, pattern, ephemeral, resumption }, message)
     }
 
-    /// Takes the service's message.
+    /// Takes the service's message. A peer of an earlier channel is refused where its certificate is over
+    /// meanwhile: who looks at that first begins at first contact.
     ///
     /// # Errors
     /// [`HandshakeError`]
@@ -573,7 +549,7 @@ impl Caller {
     ) -> Result<Next, HandshakeError> {
         let Self { mut state, pattern, ephemeral, resumption } = self;
         let (said, rest) = opened(message)?;
-        if said == Pattern::Retry as u8 && pattern != Pattern::First {
+        if said == Pattern::Retry as u8 && pattern != Pattern::First && rest.is_empty() {
             return Ok(Next::Retry);
         }
         if said != pattern as u8 {
@@ -585,6 +561,7 @@ impl Caller {
             if !payload.is_empty() {
                 return Err(HandshakeError::Payload("it has one, and none is due"));
             }
+            resumption.peer.holds(checks)?;
             is_service(&resumption.peer.certified, terms)?;
             let channel = channel(state, terms, How::Resumed, resumption.peer);
             return Ok(Next::Done(channel, None));
@@ -595,7 +572,7 @@ impl Caller {
         let (how, last) = match pattern {
             Pattern::First => {
                 let payload = who(own, CALLER, &state, &ephemeral);
-                (How::First, Some(write(&mut state, Pattern::First, &[], &payload)))
+                (How::First, Some(write(&mut state, Pattern::First, &[], &payload)?))
             }
             _ => (How::Known, None),
         };
@@ -627,7 +604,7 @@ impl Service {
                 return Err(HandshakeError::Payload("it has one, and none is due"));
             }
             let payload = who(own, SERVICE, &state, &ephemeral);
-            let message = write(&mut state, Pattern::First, &[], &payload);
+            let message = write(&mut state, Pattern::First, &[], &payload)?;
             return Ok(Answer::Waits(Self { state, theirs }, message));
         }
         // The caller begins anew once.
@@ -643,7 +620,7 @@ impl Service {
             let peer = read_who(&payload, (CALLER, &hash), (&static_key, &theirs), checks)?;
             is_due(&peer.certified, &terms.caller)?;
             let payload = who(own, SERVICE, &state, &ephemeral);
-            let message = write(&mut state, Pattern::Known, &[], &payload);
+            let message = write(&mut state, Pattern::Known, &[], &payload)?;
             return Ok(Answer::Done(channel(state, terms, How::Known, peer), message));
         }
         if said != Pattern::Resumed as u8 {
@@ -652,8 +629,8 @@ impl Service {
         let (name, rest) = rest.split_first_chunk().ok_or(HandshakeError::Length(message.len()))?;
         let Some(resumption) = find(name) else { return retry() };
         // What held then need not hold any more.
-        let is_over = resumption.peer.certified.not_after < checks.now;
-        if is_over || is_due(&resumption.peer.certified, &terms.caller).is_err() {
+        let peer = &resumption.peer;
+        if peer.holds(checks).is_err() || is_due(&peer.certified, &terms.caller).is_err() {
             return retry();
         }
         let (mut state, _) = state(Pattern::Resumed, false, with, None, Some(&resumption.secret));
@@ -661,7 +638,7 @@ impl Service {
         if !payload.is_empty() {
             return Err(HandshakeError::Payload("it has one, and none is due"));
         }
-        let message = write(&mut state, Pattern::Resumed, &[], &[]);
+        let message = write(&mut state, Pattern::Resumed, &[], &[])?;
         let channel = channel(state, terms, How::Resumed, resumption.peer);
         Ok(Answer::Done(channel, message))
     }
@@ -688,3 +665,6 @@ impl Service {
         Ok(channel(state, terms, How::First, peer))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,9 +140,11 @@ impl Id {
         self.path().strip_prefix(SERVICE).filter(|name| !name.contains('/'))
     }
 
-    /// The number of the user, if it is one's.
+    /// The number of the user, if it is one's: as it is written there, so without zeros before it.
     pub fn user(&self) -> Option<u32> {
-        self.path().strip_prefix(USER)?.parse().ok()
+        let text = self.path().strip_prefix(USER)?;
+        let number: u32 = text.parse().ok()?;
+        (number.to_string() == text).then_some(number)
     }
 }
 
@@ -201,5 +203,46 @@ mod tests {
         }
         assert!(domain.service("../x").is_err() && domain.service("a/b").is_err());
         assert!(format!("spiffe://a/{}", "b".repeat(2048)).parse::<Id>().is_err());
+    }
+
+    #[test]
+    fn ids_and_domains_have_their_longest() {
+        let of = |len: usize| format!("spiffe://a/{}", "b".repeat(len - "spiffe://a/".len()));
+        assert_eq!(of(ID_BYTES).parse::<Id>().unwrap().as_str(), of(ID_BYTES));
+        let refused = of(ID_BYTES + 1).parse::<Id>().unwrap_err().to_string();
+        assert!(refused.ends_with("it has over 2048 bytes") && refused.len() < 400, "{refused}");
+        let long = TrustDomain::new(&"d".repeat(DOMAIN_BYTES)).unwrap();
+        assert_eq!(long.user(u32::MAX).domain(), long);
+        assert!(TrustDomain::new(&"d".repeat(DOMAIN_BYTES + 1)).is_err());
+        assert!(long.service(&"s".repeat(ID_BYTES)).is_err());
+        for name in ["", "A", "a b", "a/b", "a:1", "\u{e9}", "a\n"] {
+            assert!(TrustDomain::new(name).is_err(), "{name}");
+        }
+        assert_eq!(TrustDomain::new("a-b_c.0").unwrap().id(), "spiffe://a-b_c.0");
+    }
+
+    /// Two IDs that differ are not of one service or user.
+    #[test]
+    fn a_number_of_a_user_is_written_in_one_way() {
+        let user = |path: &str| format!("spiffe://a{path}").parse::<Id>().unwrap().user();
+        assert_eq!([user("/user/0"), user("/user/4294967295")], [Some(0), Some(u32::MAX)]);
+        for path in ["/user/00", "/user/07", "/user/4294967296", "/user/-1", "/user/7/8", "/user/x"]
+        {
+            assert_eq!(user(path), None, "{path}");
+        }
+        let service = |path: &str| format!("spiffe://a{path}").parse::<Id>().unwrap();
+        assert_eq!(service("/service/7").service(), Some("7"));
+        assert_eq!(service("/services/7").service(), None);
+        assert_eq!(service("/service").service(), None);
+        assert_eq!(service("/Service/7").service(), None);
+        // A `+` is not in an ID at all.
+        assert!("spiffe://a/user/+7".parse::<Id>().is_err());
+    }
+
+    #[test]
+    fn what_is_no_id_is_shown_without_control() {
+        let refused = "spiffe://a/\u{1b}[31m\n".parse::<Id>().unwrap_err().to_string();
+        assert!(refused.starts_with("`spiffe://a/[31m` is no SPIFFE ID"), "{refused}");
+        assert_eq!(shown(&"\u{e9}".repeat(300)), "\u{e9}".repeat(256));
     }
 }

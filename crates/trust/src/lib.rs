@@ -17,6 +17,9 @@
 mod authority;
 mod certificate;
 mod envelope;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod handshake;
 mod id;
 mod key;

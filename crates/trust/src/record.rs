@@ -18,8 +18,9 @@
 //! | its number in its direction | 8 |
 //! | length of what is sealed | 4 |
 //!
-//! So a record is opened where it belongs and nowhere else: in its channel, in its direction, in its turn. One
-//! that is altered, left out, sent twice or in another order is an error, and the channel is over.
+//! So a record is opened where it belongs and nowhere else: in its channel, in its direction, in its turn.
+//! One that is altered, left out, sent twice or in another order is an error, and the channel is over. Behind
+//! the last record of the last epoch, the 2^56th, nothing is sealed or opened.
 //!
 //! Cost of a record: one pass of the cipher over its bytes, from where they are to where they go; no
 //! allocation, no system call. With classes of sizes one copy more, into a buffer of the sealer's.
@@ -34,6 +35,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 pub const TAG: usize = 16;
 /// Records of one key.
 pub const EPOCH: u64 = 1 << 24;
+/// Records of one direction: behind them the number of the epoch would be one that was there before.
+const RECORDS: u64 = EPOCH << u32::BITS;
 /// Bytes of a secret.
 pub(crate) const SECRET: usize = 32;
 /// Bytes of the length that a record of a class of sizes ends with.
@@ -154,12 +157,19 @@ impl Direction {
     }
 
     /// The next secret takes the place of this one.
-    fn renew(&mut self) -> Result<(), RecordError> {
-        self.epoch = self.epoch.checked_add(1).ok_or(RecordError::Exhausted)?;
+    #[cold]
+    fn renew(&mut self) {
+        // Behind the last one nothing is sealed or opened.
+        self.epoch = self.epoch.wrapping_add(1);
         let next = derive::<SECRET>(&Prk::new_less_safe(HKDF_SHA256, &self.secret[..]), b"next");
         self.secret = next;
         (self.key, self.base) = Self::keys(self.suite, &self.secret);
-        Ok(())
+    }
+
+    /// Whether there is a number for a record.
+    #[inline]
+    fn has_number(&self) -> Result<(), RecordError> {
+        if self.number < RECORDS { Ok(()) } else { Err(RecordError::Exhausted) }
     }
 
     #[inline]
@@ -185,9 +195,11 @@ impl Direction {
 
     /// This record is done.
     #[inline]
-    fn next(&mut self) -> Result<(), RecordError> {
+    fn next(&mut self) {
         self.number += 1;
-        if self.number.is_multiple_of(EPOCH) { self.renew() } else { Ok(()) }
+        if self.number.is_multiple_of(EPOCH) {
+            self.renew();
+        }
     }
 }
 
@@ -216,7 +228,7 @@ impl Form {
         self.padded(len) + TAG
     }
 
-    /// The longest payload of a record of so many bytes.
+    /// The longest payload of a record of so many bytes; 0 where there is room for none.
     pub fn most(self, sealed: usize) -> usize {
         let len = sealed.saturating_sub(TAG);
         match self.classes {
@@ -288,19 +300,16 @@ impl Sealer {
     ) -> Result<(), RecordError> {
         let len = first.len() + then.len();
         assert_eq!(out.len(), self.form.sealed(len), "{len} bytes are sealed");
-        if self.form.classes {
-            return self.seal_padded(what, [first, then], out);
+        self.direction.has_number()?;
+        match self.form.classes {
+            true => self.seal_padded(what, [first, then], out),
+            false => self.seal_as_it_is(what, [first, then], out),
         }
-        self.seal_as_it_is(what, [first, then], out)
+        Ok(())
     }
 
     #[inline]
-    fn seal_as_it_is(
-        &mut self,
-        what: What,
-        [first, then]: [&[u8]; 2],
-        out: &mut [u8],
-    ) -> Result<(), RecordError> {
+    fn seal_as_it_is(&mut self, what: What, [first, then]: [&[u8]; 2], out: &mut [u8]) {
         let direction = &mut self.direction;
         let (nonce, beside) = (direction.nonce(), direction.beside(what, first.len() + then.len()));
         let (text, rest) = out.split_at_mut(first.len());
@@ -308,25 +317,32 @@ impl Sealer {
             .key
             .seal_out_of_place_scatter(nonce, Aad::from(beside), first, text, then, rest)
             .expect("the lengths are right");
-        direction.next()
+        direction.next();
     }
 
     #[cold]
-    fn seal_padded(
-        &mut self,
-        what: What,
-        parts: [&[u8]; 2],
-        out: &mut [u8],
-    ) -> Result<(), RecordError> {
+    fn seal_padded(&mut self, what: What, parts: [&[u8]; 2], out: &mut [u8]) {
         let mut padded = std::mem::take(&mut self.padded);
         padded.clear();
+        if padded.capacity() < out.len() {
+            // A buffer that grows would leave what is in it behind.
+            padded = Zeroizing::new(Vec::with_capacity(out.len()));
+        }
         parts.iter().for_each(|part| padded.extend_from_slice(part));
         let len = padded.len() as u32;
         padded.resize(out.len() - TAG - LENGTH, 0);
         padded.extend_from_slice(&len.to_le_bytes());
-        let sealed = self.seal_as_it_is(what, [&padded, &[]], out);
+        self.seal_as_it_is(what, [&padded, &[]], out);
         self.padded = padded;
-        sealed
+    }
+}
+
+#[cfg(test)]
+impl Sealer {
+    /// What opens the records of this one: who has its secret has it too.
+    pub(crate) fn opened_by(&self) -> Opener {
+        let Direction { channel, is_callers, secret, .. } = &self.direction;
+        Opener::new(self.form, *channel, *is_callers, secret)
     }
 }
 
@@ -353,10 +369,10 @@ impl Opener {
     /// [`RecordError`]. Nothing of its bytes is left then, and every later record is refused.
     #[inline]
     pub fn open(&mut self, what: What, record: &mut [u8]) -> Result<usize, RecordError> {
-        if self.is_over {
-            return Err(RecordError::Over);
-        }
-        let opened = self.opened(what, record);
+        let opened = match self.is_over {
+            true => Err(RecordError::Over),
+            false => self.opened(what, record),
+        };
         if opened.is_err() {
             self.is_over = true;
             record.zeroize();
@@ -367,11 +383,12 @@ impl Opener {
     #[inline]
     fn opened(&mut self, what: What, record: &mut [u8]) -> Result<usize, RecordError> {
         let (direction, all) = (&mut self.direction, record.len());
+        direction.has_number()?;
         let altered = RecordError::Altered(direction.number);
         let len = all.checked_sub(TAG).ok_or(altered)?;
         let (nonce, beside) = (direction.nonce(), direction.beside(what, len));
         direction.key.open_in_place(nonce, Aad::from(beside), record).map_err(|_| altered)?;
-        direction.next()?;
+        direction.next();
         if !self.form.classes {
             return Ok(len);
         }
@@ -382,3 +399,6 @@ impl Opener {
         if said > at || self.form.sealed(said) != all { Err(altered) } else { Ok(said) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,8 +25,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "partywall-functions",
         &["partywall-fn", "partywall-trust", "partywall-shm", "partywall-keys", "partywall-abi"],
     ),
-    ("partywall-coordinator", &["partywall-shm", "partywall-abi"]),
-    ("partywall", &["partywall-shm", "partywall-call", "partywall-guest", "partywall-abi"]),
+    ("partywall-coordinator", &["partywall-shm", "partywall-trust", "partywall-abi"]),
+    (
+        "partywall",
+        &["partywall-shm", "partywall-trust", "partywall-call", "partywall-guest", "partywall-abi"],
+    ),
     (
         "partywall-fn-host",
         &["partywall", "partywall-functions", "partywall-trust", "partywall-build"],

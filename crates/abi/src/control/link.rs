@@ -3,7 +3,7 @@
 use alloc::string::String;
 
 use super::fields::{methods, name, put_methods, put_name, put_text};
-use super::terms::{put_role, put_terms, role, terms, token};
+use super::terms::{put_role, put_sealing, put_terms, role, sealing, terms, token};
 use super::{Grant, Role, Terms, Token, start, unknown};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::limits;
@@ -24,6 +24,10 @@ const GRANTED: u16 = KINDS | 10;
 /// As [`REPORT`], of an end that has a descriptor socket; for a coordinator that has
 /// [`Capabilities::PARCELS`](crate::version::Capabilities::PARCELS).
 const REPORT_WITH_DESCRIPTORS: u16 = KINDS | 11;
+/// As [`OFFER`] and [`LINKED`], of a link that is sealed; for an end that has
+/// [`Capabilities::SEAL`](crate::version::Capabilities::SEAL).
+const OFFER_SEALED: u16 = KINDS | 12;
+const LINKED_SEALED: u16 = KINDS | 13;
 
 /// Messages about links that are made or reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,14 +131,16 @@ impl LinkMessage {
             }
             Self::Cancel { request } => start(w, CANCEL, *request),
             Self::Offer { registration, terms } => {
-                start(w, OFFER, 0);
+                start(w, if terms.sealing.is_some() { OFFER_SEALED } else { OFFER }, 0);
                 w.u64(*registration);
                 put_terms(w, terms);
+                terms.sealing.iter().for_each(|sealing| put_sealing(w, sealing));
             }
             Self::Adopted { link, security } => put_secured(w, ADOPTED, *link, security),
             Self::Linked { request, terms } => {
-                start(w, LINKED, *request);
+                start(w, if terms.sealing.is_some() { LINKED_SEALED } else { LINKED }, *request);
                 put_terms(w, terms);
+                terms.sealing.iter().for_each(|sealing| put_sealing(w, sealing));
             }
             Self::Open { link, security } => put_secured(w, OPEN, *link, security),
             Self::Redirect { request, link, token, url, methods } => {
@@ -173,6 +179,10 @@ impl LinkMessage {
             CONNECT => Self::Connect { request, name: name(r)? },
             CANCEL => Self::Cancel { request },
             OFFER => Self::Offer { registration: r.u64("registration")?, terms: terms(r)? },
+            OFFER_SEALED => {
+                Self::Offer { registration: r.u64("registration")?, terms: sealed_terms(r)? }
+            }
+            LINKED_SEALED => Self::Linked { request, terms: sealed_terms(r)? },
             ADOPTED => Self::Adopted { link: r.u64("link")?, security: Security::take(r)? },
             LINKED => Self::Linked { request, terms: terms(r)? },
             OPEN => Self::Open { link: r.u64("link")?, security: Security::take(r)? },
@@ -198,6 +208,11 @@ impl LinkMessage {
             _ => return Err(unknown(kind)),
         })
     }
+}
+
+fn sealed_terms(r: &mut Reader<'_>) -> Result<Terms, DecodeError> {
+    let terms = terms(r)?;
+    Ok(Terms { sealing: Some(sealing(r)?), ..terms })
 }
 
 fn put_secured(w: &mut Writer<'_>, kind: u16, link: u64, security: &Security) {

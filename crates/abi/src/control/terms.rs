@@ -1,9 +1,15 @@
 //! What the ends of a link are told of it, and which end is meant.
 
+use alloc::boxed::Box;
+use alloc::string::String;
+
 use super::Identity;
-use super::fields::{flag, geometry, identity, methods, put_geometry, put_identity, put_methods};
+use super::fields::{
+    flag, geometry, identity, methods, put_geometry, put_identity, put_methods, put_text,
+};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::layout::Geometry;
+use crate::limits;
 use crate::name::MethodSet;
 use crate::security::Security;
 use crate::version::Capabilities;
@@ -58,6 +64,45 @@ pub struct Terms {
     pub capabilities: Capabilities,
     /// What protects the link.
     pub security: Security,
+    /// How its records are sealed, if they are.
+    pub sealing: Option<Box<Sealing>>,
+}
+
+/// What both ends of a sealed link are told of it, and what their handshake has to agree on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sealing {
+    /// The SPIFFE ID of the caller, which its certificate has.
+    pub caller: String,
+    /// That of the server.
+    pub server: String,
+    /// The name that the caller has asked for, which the server's certificate is for.
+    pub name: String,
+    /// The policy, by a number that each change of it changes.
+    pub policy: u64,
+    /// The number of the cipher suite of records.
+    pub suite: u8,
+    /// Whether records have lengths of classes.
+    pub classes: bool,
+}
+
+pub(super) fn put_sealing(w: &mut Writer<'_>, sealing: &Sealing) {
+    put_text(w, &sealing.caller, limits::ID_BYTES);
+    put_text(w, &sealing.server, limits::ID_BYTES);
+    put_text(w, &sealing.name, limits::NAME_BYTES);
+    w.u64(sealing.policy);
+    w.u8(sealing.suite);
+    w.u8(sealing.classes.into());
+}
+
+pub(super) fn sealing(r: &mut Reader<'_>) -> Result<Box<Sealing>, DecodeError> {
+    Ok(Box::new(Sealing {
+        caller: r.short_text("caller's id", limits::ID_BYTES)?,
+        server: r.short_text("server's id", limits::ID_BYTES)?,
+        name: r.short_text("sealed name", limits::NAME_BYTES)?,
+        policy: r.u64("policy")?,
+        suite: r.u8("suite")?,
+        classes: flag(r, "classes of sizes")?,
+    }))
 }
 
 pub(super) fn put_terms(w: &mut Writer<'_>, t: &Terms) {
@@ -79,6 +124,7 @@ pub(super) fn terms(r: &mut Reader<'_>) -> Result<Terms, DecodeError> {
         methods: methods(r)?,
         capabilities: Capabilities::from_bits(r.u64("capabilities")?),
         security: Security::take(r)?,
+        sealing: None,
     })
 }
 

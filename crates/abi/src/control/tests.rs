@@ -91,7 +91,17 @@ fn samples() -> Vec<Message> {
         methods: methods.clone(),
         capabilities,
         security: Security { isolation, ..Security::NETWORK },
+        sealing: None,
     };
+    let sealing = Sealing {
+        caller: "spiffe://a.b/service/web".into(),
+        server: "spiffe://a.b/user/7".into(),
+        name: "greeter".into(),
+        policy: 1 << 40,
+        suite: 2,
+        classes: true,
+    };
+    let sealed = |terms: Terms| Terms { sealing: Some(sealing.clone().into()), ..terms };
     let versions = Versions::new(1, 9).unwrap();
     let capabilities = Capabilities::from_bits(1 << 63 | 1);
     vec![
@@ -125,6 +135,22 @@ fn samples() -> Vec<Message> {
         Message::Link(LinkMessage::Offer {
             registration: 2,
             terms: terms(Capabilities::NONE, Isolation::ProtectionKeys),
+        }),
+        Message::Link(LinkMessage::Offer {
+            registration: 2,
+            terms: sealed(terms(Capabilities::NONE, Isolation::Process)),
+        }),
+        Message::Link(LinkMessage::Linked {
+            request: 3,
+            terms: sealed(terms(capabilities, Isolation::None)),
+        }),
+        Message::Trust(TrustMessage::Certify { request: 9, key: vec![1; 91], proof: vec![2; 71] }),
+        Message::Trust(TrustMessage::Renew),
+        Message::Trust(TrustMessage::Certified {
+            request: 9,
+            now: 1 << 33,
+            chain: vec![vec![1; 700], vec![2; 600]],
+            roots: vec![Root { domain: "a.b".into(), certificate: vec![3; 500] }],
         }),
         Message::Registry(RegistryMessage::Watch { request: 5, name: name.clone() }),
         Message::Registry(RegistryMessage::Watched { request: 5, instances: 2 }),
@@ -283,7 +309,9 @@ fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
         samples().iter().map(|m| u16::from_le_bytes([m.encode()[0], m.encode()[1]])).collect();
     // Three messages are there twice.
     assert_eq!(kinds.len(), samples().len() - 3);
-    for (subject, messages) in [(1, 7), (2, 7), (3, 11), (4, 4), (5, 20), (6, 4), (7, 2), (8, 2)] {
+    for (subject, messages) in
+        [(1, 7), (2, 7), (3, 13), (4, 4), (5, 20), (6, 4), (7, 2), (8, 2), (9, 3)]
+    {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();
         assert_eq!(of_it, (1..=messages).collect::<alloc::vec::Vec<_>>(), "subject {subject}");

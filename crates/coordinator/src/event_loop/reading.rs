@@ -3,13 +3,14 @@
 //! One reading follows the other, so that the last one asked for is the one in force. While a file system
 //! hangs, the policy stays as it is and later readings wait.
 
+use std::path::Path;
 use std::time::Instant;
 
 use partywall_shm::threads;
 use partywall_shm::users::Subordinates;
 
-use super::{Asked, EventLoop, Notify, Order};
-use crate::policy::{Policy, PolicyError};
+use super::{Asked, EventLoop, Loaded, Notify, Order};
+use crate::policy::{AuthorityPlace, Policy, PolicyError};
 
 impl EventLoop {
     /// Has the policy read for `asked` and `notify`, after those who have asked before.
@@ -25,8 +26,9 @@ impl EventLoop {
         let Some(file) = self.file.clone() else {
             return self.loaded(Err(PolicyError::NoFile));
         };
+        let before = self.state.policy().authority().clone();
         let (orders, name) = (self.sender.clone(), file.display().to_string());
-        let read = move || orders.send(Order::Loaded(Policy::load(&file)));
+        let read = move || orders.send(Order::Loaded(Box::new(load(&file, &before))));
         let thread = std::thread::Builder::new().name("policy".into());
         if let Err(source) = threads::spawn(thread, read) {
             tracing::error!(error = %source, ?asked, "no thread to read the policy");
@@ -34,12 +36,15 @@ impl EventLoop {
         }
     }
 
-    pub(super) fn loaded(&mut self, loaded: Result<Policy, PolicyError>) {
+    pub(super) fn loaded(&mut self, loaded: Loaded) {
         let Some((asked, notify)) = self.to_read.pop_front() else { return };
         self.reader.subordinates = Subordinates::read();
         let result = match loaded {
-            Ok(policy) => {
+            Ok((policy, trust)) => {
                 self.reader.engines = policy.engines().clone();
+                if let Some(trust) = trust {
+                    self.state.trust(trust);
+                }
                 let changed = self.state.reload(policy, asked, Instant::now());
                 tracing::info!(?changed, "the policy was read again");
                 Ok(())
@@ -55,4 +60,15 @@ impl EventLoop {
         }
         self.read_next();
     }
+}
+
+/// A policy, and its authority: one for this run goes on, unless something is said of it that is new.
+fn load(file: &Path, before: &AuthorityPlace) -> Loaded {
+    let policy = Policy::load(file)?;
+    let place = policy.authority();
+    let trust = match place.is_for_this_run() && place == before {
+        true => None,
+        false => Some(place.open()?),
+    };
+    Ok((policy, trust))
 }

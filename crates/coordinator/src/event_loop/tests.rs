@@ -17,6 +17,7 @@ fn a_listener_that_goes_waits_for_nothing_that_was_sent_to_it() {
         operators: None,
         handed: true,
         policy: Policy::parse("test", "").unwrap(),
+        trust: Trust::for_this_run("test").unwrap(),
         file: None,
         audit: None,
         metrics: false,

@@ -4,22 +4,28 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use partywall_abi::control::Grant;
 use partywall_abi::limits;
 use partywall_abi::name::{MethodPattern, MethodSet, NameError, PatternError, ServiceName};
 use partywall_abi::security::{Security, UnknownLevel};
 use partywall_shm::address::Address;
+use partywall_trust::record::Suite;
+use partywall_trust::{IdError, TrustDomain};
 use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use toml::Spanned;
 
-use super::{ANYONE, Policy, PolicyError, Principal, Rule, Service, did_you_mean};
+use super::seal::{AuthorityPlace, Form};
+use super::{ANYONE, Policy, PolicyError, Principal, Rule, Service, Wish, did_you_mean};
 use crate::container::{self, Engines};
 use crate::engine;
 use crate::identity;
 use crate::quota::Limits;
 
+/// How long certificates may hold, in seconds.
+const LIVES: std::ops::RangeInclusive<u32> = 10..=30 * 24 * 3600;
 /// Largest policy file, in bytes.
 pub(super) const LARGEST: u64 = 4 << 20;
 #[derive(Deserialize)]
@@ -36,6 +42,26 @@ struct File {
     names: BTreeMap<Spanned<String>, String>,
     #[serde(default)]
     quota: Limits,
+    #[serde(default)]
+    authority: AuthoritySection,
+    #[serde(default)]
+    sealing: SealingSection,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct AuthoritySection {
+    domain: Option<Spanned<String>>,
+    directory: Option<Spanned<PathBuf>>,
+    life_seconds: Option<Spanned<u32>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct SealingSection {
+    suite: Option<Spanned<String>>,
+    #[serde(default)]
+    classes: bool,
 }
 
 #[derive(Deserialize)]
@@ -92,6 +118,8 @@ struct ServiceSection {
     #[serde(default)]
     fallback: bool,
     #[serde(default)]
+    seal: Wish,
+    #[serde(default)]
     call: BTreeMap<Spanned<String>, RuleSection>,
 }
 
@@ -102,6 +130,7 @@ struct RuleSection {
     require: Require,
     descriptors: Option<Spanned<u32>>,
     leases: Option<Spanned<bool>>,
+    seal: Wish,
 }
 
 #[derive(Deserialize)]
@@ -112,6 +141,8 @@ struct RuleTable {
     require: Require,
     descriptors: Option<Spanned<u32>>,
     leases: Option<Spanned<bool>>,
+    #[serde(default)]
+    seal: Wish,
 }
 
 /// The least levels of a rule's links; a field that is left out requires nothing.
@@ -131,8 +162,8 @@ impl<'de> Deserialize<'de> for RuleSection {
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
-                    "a list of methods, or a table with `methods`, `require`, `descriptors` and \
-                     `leases`",
+                    "a list of methods, or a table with `methods`, `require`, `descriptors`, \
+                     `leases` and `seal`",
                 )
             }
 
@@ -148,9 +179,9 @@ impl<'de> Deserialize<'de> for RuleSection {
                 self,
                 map: A,
             ) -> Result<RuleSection, A::Error> {
-                let RuleTable { methods, require, descriptors, leases } =
+                let RuleTable { methods, require, descriptors, leases, seal } =
                     Deserialize::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(RuleSection { methods, require, descriptors, leases })
+                Ok(RuleSection { methods, require, descriptors, leases, seal })
             }
         }
         from.deserialize_any(Either)
@@ -203,6 +234,52 @@ impl RuleSection {
             }
         }
         Ok(grant)
+    }
+}
+
+impl AuthoritySection {
+    fn read(self, place: &Place<'_>) -> Result<AuthorityPlace, PolicyError> {
+        let mut authority = AuthorityPlace::default();
+        if let Some(domain) = self.domain {
+            let checked = TrustDomain::new(domain.get_ref());
+            let wrong = |e: IdError| place.wrong(&domain, "authority.domain".into(), e.to_string());
+            authority.domain = checked.map_err(wrong)?.as_str().into();
+        }
+        if let Some(directory) = self.directory {
+            if !directory.get_ref().is_absolute() {
+                let text = "write an absolute path, as `/var/lib/partywall/authority`";
+                return Err(place.wrong(&directory, "authority.directory".into(), text.into()));
+            }
+            authority.directory = Some(directory.into_inner());
+        }
+        if let Some(life) = self.life_seconds {
+            if !LIVES.contains(life.get_ref()) {
+                let text = format!(
+                    "a certificate holds for {} to {} seconds; write a number of these",
+                    LIVES.start(),
+                    LIVES.end()
+                );
+                return Err(place.wrong(&life, "authority.life_seconds".into(), text));
+            }
+            authority.life = Duration::from_secs((*life.get_ref()).into());
+        }
+        Ok(authority)
+    }
+}
+
+impl SealingSection {
+    fn read(self, place: &Place<'_>) -> Result<Form, PolicyError> {
+        let mut form = Form { classes: self.classes, ..Form::default() };
+        if let Some(word) = self.suite {
+            let suite = Suite::ALL.into_iter().find(|suite| suite.word() == word.get_ref());
+            form.suite = suite.ok_or_else(|| {
+                let known = Suite::ALL.map(|suite| format!("`{}`", suite.word())).join(", ");
+                let near = did_you_mean(word.get_ref(), Suite::ALL.map(Suite::word));
+                let text = format!("no suite `{}`; there are {known}{near}", word.get_ref());
+                place.wrong(&word, "sealing.suite".into(), text)
+            })?;
+        }
+        Ok(form)
     }
 }
 
@@ -283,6 +360,8 @@ impl Policy {
         let parsed: File = toml::from_str(text).map_err(|e| place.syntax(&e))?;
         let harden = parsed.harden.as_ref().map(|harden| *harden.get_ref());
         let mut policy = Self { limits: parsed.quota, harden, ..Self::default() };
+        policy.authority = parsed.authority.read(&place)?;
+        policy.form = parsed.sealing.read(&place)?;
         for (name, section) in parsed.engine {
             let key = format!("engine.{}", name.get_ref());
             let added = add_engine(&mut policy, name.get_ref(), &section);
@@ -344,7 +423,7 @@ impl Policy {
             }
         }
         let register = section.register.iter().map(|p| p.get_ref().clone()).collect();
-        let mut service = Service { register, call: BTreeMap::new() };
+        let mut service = Service { register, call: BTreeMap::new(), seal: section.seal };
         for (principal, rule) in &section.call {
             let key = format!("{key}.call.{}", principal.get_ref());
             let mut set = MethodSet::default();
@@ -355,7 +434,15 @@ impl Policy {
             }
             let require = rule.require.security(place, &key)?;
             let grant = rule.grant(place, &key)?;
-            let rule = Rule { methods: set, require, grant };
+            let seal = rule.seal.max(section.seal);
+            if let Some(most) = rule.descriptors.as_ref().filter(|_| seal != Wish::Off)
+                && !grant.is_none()
+            {
+                let text = "what crosses as a descriptor is not sealed, and these links are; remedy: drop one of \
+                            `descriptors` and `seal`";
+                return Err(place.wrong(most, format!("{key}.descriptors"), text.into()));
+            }
+            let rule = Rule { methods: set, require, grant, seal: rule.seal };
             service.call.insert(principal.get_ref().clone(), rule);
         }
         service.fits().map_err(|text| place.wrong(name, format!("{key}.call"), text))?;

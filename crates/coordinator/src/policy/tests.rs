@@ -1,10 +1,11 @@
 //! What a policy allows, and what is none.
 
-use partywall_abi::security::{Confidentiality, Evidence, Isolation};
+use partywall_abi::security::{Confidentiality, Evidence, Isolation, Seal};
 
 use super::*;
 use crate::container::Container;
 use crate::engine::Origin;
+use partywall_trust::record::Suite;
 
 fn facts() -> Facts {
     Facts {
@@ -279,7 +280,7 @@ fn mistakes_name_file_key_and_remedy() {
         ),
         (
             "[service.a.call]\nanyone = { methods = ['*'], descriptors = 1, lease = true }",
-            "policy.toml:2: unknown key `lease`; there are methods, require, descriptors, leases here (did \
+            "policy.toml:2: unknown key `lease`; there are methods, require, descriptors, leases, seal here (did \
              you mean `leases`?)",
         ),
         ("[principal.a]\nuid = 1\nevidence = 'observed'", "add `program`"),
@@ -294,6 +295,28 @@ fn mistakes_name_file_key_and_remedy() {
         ),
         ("[service.g]\nregister = ['anyone']\nfallback = true", "no address to fall back to"),
         ("[quota]\nlinkz = 1", "linkz"),
+        (
+            "[authority]\ndomain = 'Shop'",
+            "policy.toml:2: authority.domain: `Shop` is no SPIFFE ID: a trust domain has the letters a-z",
+        ),
+        (
+            "[authority]\ndirectory = 'ca'",
+            "policy.toml:2: authority.directory: write an absolute path",
+        ),
+        (
+            "[authority]\nlife_seconds = 9",
+            "policy.toml:2: authority.life_seconds: a certificate holds for 10 to 2592000 seconds",
+        ),
+        (
+            "[sealing]\nsuite = 'aes-128-gmc'",
+            "policy.toml:2: sealing.suite: no suite `aes-128-gmc`; there are `aes-128-gcm`, `aes-256-gcm`, \
+             `chacha20-poly1305` (did you mean `aes-128-gcm`?)",
+        ),
+        (
+            "[service.g]\nseal = 'prefer'\n[service.g.call]\nanyone = { methods = ['*'], descriptors = 1 }",
+            "policy.toml:4: service.g.call.anyone.descriptors: what crosses as a descriptor is not sealed",
+        ),
+        ("[service.g]\nseal = 'on'", "policy.toml:2: `seal`: unknown variant `on`"),
         ("[service.g.call]\nanyone = ['a/b/c']", "service.g.call.anyone"),
         ("[names]\nx = 'ftp://h'", "names.x: `ftp://h`: write http://HOST:PORT or unix:/PATH"),
         ("[names]\nx = 'http://h:port'", "names.x: `http://h:port`: the port is no number"),
@@ -472,6 +495,38 @@ fn denial_says_what_to_write_in_which_file() {
     }
 }
 
+/// Of a service and of all rules that cover a caller the strictest wish counts, and is required as such.
+#[test]
+fn a_link_is_sealed_as_the_strictest_rule_wants() {
+    let policy = Policy::parse(
+        "p",
+        "[principal.a]\nuid = 1\n[principal.b]\nuid = 2\n[principal.c]\nuid = 3\n\
+         [service.g]\nregister = ['c']\nseal = 'prefer'\n[service.g.call]\na = ['*']\n\
+         b = { methods = ['*'], seal = 'required' }\n\
+         [service.h.call]\na = ['*']\nanyone = { methods = ['*'], seal = 'off' }\n\
+         [sealing]\nsuite = 'chacha20-poly1305'\nclasses = true",
+    )
+    .unwrap();
+    let of = |principals: &[&str], name: &str| {
+        let principals: Vec<_> = principals.iter().map(|p| (*p).to_string()).collect();
+        let name = ServiceName::new(name).unwrap();
+        (policy.seal(&principals, &name), policy.require(&principals, &name).seal)
+    };
+    assert_eq!(of(&["a"], "g"), (Wish::Prefer, Seal::Off));
+    assert_eq!(of(&["b"], "g"), (Wish::Required, Seal::Sealed));
+    assert_eq!(of(&["a", "b"], "g"), (Wish::Required, Seal::Sealed));
+    assert_eq!(of(&["a"], "h"), (Wish::Off, Seal::Off));
+    assert_eq!(of(&["a"], "nobody"), (Wish::Off, Seal::Off));
+    assert_eq!(policy.form(), (Suite::ChaCha20Poly1305, true));
+    assert_eq!(Policy::default().form(), (Suite::Aes128Gcm, false));
+    let principals = ["a", "c"].map(String::from);
+    assert_eq!(policy.certified_as(&principals), Some("c"), "it may serve a name");
+    assert_eq!(policy.certified_as(&principals[..1]), Some("a"));
+    assert_eq!(policy.certified_as(&[]), None);
+    assert_eq!(policy.names_served_by(&principals), ["g"]);
+    assert!(policy.names_served_by(&principals[..1]).is_empty());
+}
+
 /// The keys of a table that the parser reads, as its message about another key lists them.
 fn keys_read(table: &str) -> BTreeSet<String> {
     let text = Policy::parse("p", &format!("{table}\nzzz = 1")).unwrap_err().to_string();
@@ -484,10 +539,16 @@ fn keys_read(table: &str) -> BTreeSet<String> {
 fn documented_keys_are_those_that_the_parser_reads() {
     let tables = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
     for (heading, table, further) in [
-        ("The top of the file", "", &["principal", "engine", "service", "names", "quota"][..]),
+        (
+            "The top of the file",
+            "",
+            &["principal", "engine", "service", "names", "quota", "authority", "sealing"][..],
+        ),
         ("`[principal.NAME]`", "[principal.a]", &["quota"]),
         ("`[engine.NAME]`", "[engine.docker]", &[]),
         ("`[service.NAME]`", "[service.a]", &["call"]),
+        ("`[authority]`", "[authority]", &[]),
+        ("`[sealing]`", "[sealing]", &[]),
         ("`[quota]` and `[principal.NAME.quota]`", "[quota]", &[]),
     ] {
         let documented = partywall_testkit::documented_keys("policy.md", heading);

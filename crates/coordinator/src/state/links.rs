@@ -35,11 +35,11 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{
     Blame, EndMessage, Grant, Identity, LinkMethods, LinkStats, PaceStats, ParcelStats, Role,
-    Terms, Token,
+    Sealing, Terms, Token,
 };
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::{MethodSet, ServiceName};
-use partywall_abi::security::Security;
+use partywall_abi::security::{Seal, Security};
 use partywall_abi::version::Capabilities;
 
 use super::{
@@ -140,6 +140,8 @@ pub(super) struct Link {
     pub(super) methods: MethodSet,
     pub(super) capabilities: Capabilities,
     pub(super) security: Security,
+    /// What its ends are told of how it is sealed.
+    sealing: Option<Box<Sealing>>,
     /// What may cross; where that is none it has no socket for descriptors.
     pub(super) grant: Grant,
     /// Its ends are told that descriptors are going to be granted.
@@ -545,6 +547,7 @@ impl Link {
             methods,
             capabilities: Capabilities::NONE,
             security,
+            sealing: None,
             grant: Grant::NONE,
             promised: false,
             caller: None,
@@ -578,7 +581,8 @@ impl Link {
             capabilities = capabilities.without(Capabilities::ATTACHMENTS);
         }
         let methods = self.methods.clone();
-        Terms { link, token, geometry, peer, methods, capabilities, security }
+        let sealing = self.sealing.clone().filter(|_| security.seal != Seal::Off);
+        Terms { link, token, geometry, peer, methods, capabilities, security, sealing }
     }
 
     /// Charges both ends for a link that was reported.

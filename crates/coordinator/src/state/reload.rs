@@ -41,6 +41,7 @@ impl State {
     pub fn reload(&mut self, policy: Policy, asked: Option<(Conn, u32)>, now: Instant) -> Changed {
         self.quotas.limit(policy.limits().clone());
         self.policy = policy;
+        self.policies += 1;
         let all: Vec<Conn> = self.connections.keys().copied().collect();
         for conn in all {
             self.look_again(conn);

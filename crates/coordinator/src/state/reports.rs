@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use partywall_abi::control::{EndMessage, Grant, Identity, LinkMessage, Role, Token};
 use partywall_abi::name::ServiceName;
-use partywall_abi::security::Security;
+use partywall_abi::security::{Seal, Security, Sign};
 
 use super::links::{End, Link, of_address};
 use super::{
@@ -112,7 +112,9 @@ impl State {
                 agreed = link.grant == grant;
                 let ends = [link.caller_conn(), link.server_conn()];
                 if let [Some(caller), Some(server)] = ends {
+                    // Whether it is sealed they know alone.
                     let found = self.security_between(caller, server);
+                    let found = found.with_seal(Seal::HIGHEST).with_sign(Sign::HIGHEST);
                     let spoken = |conn: Conn| self.connections[&conn].spoken.capabilities;
                     let capabilities = spoken(caller).common(spoken(server));
                     let link = self.links.get_mut(&number).expect("just looked up");

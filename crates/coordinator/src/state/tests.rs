@@ -688,5 +688,6 @@ mod memory;
 mod operators;
 mod reload;
 mod reports;
+mod sealing;
 mod security;
 mod shares;

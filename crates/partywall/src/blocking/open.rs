@@ -45,6 +45,9 @@ pub(super) struct Open {
     /// This end as the coordinator knows it, and how that reaches it.
     pub(super) tracked: Option<(Tracked, Arc<Reached>)>,
     pub(super) link: Link,
+    /// How what is sent on it is sealed, and what comes is opened.
+    sealing: record::Outgoing,
+    opening: record::Incoming,
     pub(super) server: Peer,
     pub(super) connection: Connection<()>,
     parcels: Parcels,
@@ -180,6 +183,8 @@ impl Open {
             _metrics: metrics,
             tracked: None,
             link,
+            sealing: record::Outgoing::default(),
+            opening: record::Incoming::default(),
             server,
             connection: Connection::caller(),
             parcels: Parcels::new(Account::own(), Arc::default()),
@@ -192,6 +197,11 @@ impl Open {
             attached_read: Arc::default(),
             unread: 0,
         }
+    }
+
+    /// The same, whose records pass so.
+    pub(super) fn sealed(self, sealing: record::Outgoing, opening: record::Incoming) -> Self {
+        Self { sealing, opening, ..self }
     }
 
     /// Takes what has come since the last call; false when the next one needs another link.
@@ -353,18 +363,18 @@ impl Open {
         };
         let number = frame::Request::plain(number);
         let data = message.len();
-        if number.len() + data > record::most(self.link.producer()) {
+        if number.len() + data > self.sealing.most(self.link.producer()) {
             return Ok(false);
         }
         self.began = self.link.producer().position();
-        let Some(mut frame) = record::reserve(self.link.producer(), &number, data)? else {
+        let Some(mut frame) = self.sealing.reserve(self.link.producer(), &number, data)? else {
             return Ok(false);
         };
         if !message.encode_in_place(&mut frame.buffer()) {
             return Ok(false);
         }
         let Some(key) = self.connection.open_whole(data) else { return Ok(false) };
-        frame.send(PLAIN_REQUEST, key.number());
+        frame.send(PLAIN_REQUEST, key.number())?;
         call.key = Some(key);
         self.tell(Some(Sent { stream: key.number(), path: request.path, due: call.deadline }))?;
         Ok(true)
@@ -405,7 +415,7 @@ impl Open {
         }
         loop {
             let block: &[u8] = if head { &self.block } else { &[] };
-            let most = record::most(self.link.producer());
+            let most = self.sealing.most(self.link.producer());
             let mut room = None;
             // What goes in a parcel follows the head then.
             let goes_later = attached.is_some() && parcel.is_some();
@@ -419,9 +429,9 @@ impl Open {
                         self.began = self.link.producer().position();
                     }
                     let here = ParcelRef::BYTES;
-                    let frame = record::reserve(self.link.producer(), block, here)?;
+                    let frame = self.sealing.reserve(self.link.producer(), block, here)?;
                     room = Some(block.len() + here);
-                    if let Some(mut frame) = frame {
+                    if let Some(frame) = frame {
                         // Else it goes as bytes.
                         let Some(parcel) = parcel.take() else { continue };
                         let lend = |place| self.connection.lend(place);
@@ -432,8 +442,7 @@ impl Open {
                         }
                         let is_open = self.connection.commit(key, flags, rest.len());
                         debug_assert!(is_open, "nothing was received meanwhile");
-                        frame.write(&sent.encode());
-                        frame.send(flags, key.number());
+                        frame.send_data(flags, key.number(), &sent.encode())?;
                         self.parcels.sent().count(rest.len());
                         return self.tell(None);
                     }
@@ -452,7 +461,7 @@ impl Open {
                     }
                     if let Some(what) = attached {
                         self.may_attach(what)?;
-                        if !record::has_room(self.link.producer(), len)? {
+                        if !self.sealing.has_room(self.link.producer(), len)? {
                             self.wait(Some(len), call)?;
                             self.take_turn(call)?;
                             call.expired()?;
@@ -467,12 +476,11 @@ impl Open {
                         attached = None;
                     }
                     let block: &[u8] = if head { &self.block } else { &[] };
-                    let frame = record::reserve(self.link.producer(), block, piece.len())?;
-                    if let Some(mut frame) = frame {
+                    let frame = self.sealing.reserve(self.link.producer(), block, piece.len())?;
+                    if let Some(frame) = frame {
                         let sent = self.connection.commit(key, flags, piece.len());
                         debug_assert!(sent, "nothing was received meanwhile");
-                        frame.write(piece);
-                        frame.send(flags, key.number());
+                        frame.send_data(flags, key.number(), piece)?;
                         let lost = placed.take().map(|placed| self.parcels.attached_sent(placed));
                         let whole = head && end;
                         let stream = key.number();
@@ -529,7 +537,7 @@ impl Open {
 
     /// Takes one record; false when none is there.
     fn take_one(&mut self, call: &mut Call) -> Result<bool, Failed> {
-        let taken = record::take(self.link.consumer(), &mut self.payload)?;
+        let taken = self.opening.take(self.link.consumer(), &mut self.payload)?;
         let Some(d) = taken else { return Ok(false) };
         let payload = &self.payload[..];
         let is_frame = d.kind == Kind::Frame as u8;
@@ -607,7 +615,7 @@ impl Open {
         let mut sent = false;
         while let Some(control) = self.connection.control()? {
             control.write(&mut self.control);
-            if !record::push_control(self.link.producer(), control, &self.control)? {
+            if !self.sealing.push_control(self.link.producer(), control, &self.control)? {
                 break;
             }
             self.connection.control_sent();
@@ -619,6 +627,7 @@ impl Open {
     /// Waits for a record, for room for `len` bytes or for the control record that is due, or for descriptors
     /// to be granted.
     fn wait(&mut self, len: Option<usize>, call: &Call) -> Result<(), Failed> {
+        let len = len.map(|len| self.sealing.room(len));
         let awaited = self.awaits_grant();
         if awaited {
             self.take_grant();
@@ -629,7 +638,8 @@ impl Open {
             // Whatever else it has waited for may have come before.
             return Ok(());
         }
-        let due = self.connection.has_control().then_some(self.control.len());
+        let due = self.sealing.room(self.control.len());
+        let due = self.connection.has_control().then_some(due);
         if self.unread == 0 && !self.awaits_grant() {
             return Ok(self.link.wait(due.or(len), call.deadline)?);
         }

@@ -31,6 +31,7 @@ fn blocking_channel_has_the_security_of_its_terms() {
             methods: MethodSet::all(),
             capabilities: Capabilities::NONE,
             security,
+            sealing: None,
         };
         let (tracked, coordinator) = crate::coordinator::tests::tracked(7);
         let (own, servers) = (ours.writer, theirs.reader);

@@ -83,6 +83,8 @@ impl Client {
 
     /// Tells a new coordinator of every end, registration and watch of this process, and of its memory.
     pub(super) fn tell_all(self: &Arc<Self>, state: &mut State) {
+        // What another coordinator has certified this one's processes may not believe.
+        state.certificates.forget();
         self.tell_of_memory(state);
         let keys: Vec<u64> = state.served.keys().copied().collect();
         for key in keys {
@@ -160,6 +162,7 @@ impl Client {
                 Waiting::Memory(question) => {
                     drop(question.answer.map(|tx| tx.send(Err(ENDED))));
                 }
+                Waiting::Certificate(question) => self.not_certified(question, || ENDED),
                 Waiting::Register(_) | Waiting::Watch(_) | Waiting::Report(_) => {}
             }
         }

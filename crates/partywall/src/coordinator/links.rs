@@ -256,6 +256,11 @@ impl Tracked {
         Self { client: Arc::clone(client), entry, said: false }
     }
 
+    /// Whom it is reported to.
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
     /// The coordinator's number for the link.
     pub(crate) fn link(&self) -> u64 {
         self.entry.number()

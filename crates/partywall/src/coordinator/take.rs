@@ -39,6 +39,7 @@ impl Client {
             Message::Gate(m) => self.take_of_gate(m),
             Message::Policy(m) => self.take_of_policy(m),
             Message::Memory(m) => self.take_of_memory(&m),
+            Message::Trust(m) => self.take_of_trust(m),
             other => out_of_place(&other),
         }
     }
@@ -322,6 +323,7 @@ impl Client {
                     }
                 }
             }
+            Some(Waiting::Certificate(question)) => self.not_certified(question, refused),
             Some(Waiting::Report(entry)) => {
                 let _entry = lock(&self.state).find_lost(&entry);
                 entry.over(Status::new(code, text));

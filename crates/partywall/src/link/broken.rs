@@ -4,6 +4,8 @@ use partywall_abi::control::{self, LinkStats};
 use partywall_shm::descriptors::PacketError;
 use partywall_shm::link::{Blame, LinkError};
 use partywall_shm::parcel::ParcelError;
+use partywall_trust::handshake::HandshakeError;
+use partywall_trust::record::RecordError;
 use tonic::Status;
 
 use crate::coordinator::Tracked;
@@ -20,6 +22,17 @@ pub(crate) enum Broken {
     Packet(#[from] PacketError),
     #[error(transparent)]
     Parcel(#[from] ParcelError),
+    /// A record that was not as it was sealed.
+    #[error(transparent)]
+    Sealed(#[from] RecordError),
+    /// How the two ends come to keys.
+    #[error("the handshake of the sealed link: {0}")]
+    Handshake(#[from] HandshakeError),
+    /// It is not where a handshake should be.
+    #[error("the peer sent a record of kind {0} where the handshake of the sealed link is due")]
+    NoHandshake(u8),
+    #[error("this process is a copy that fork(2) has made of the one whose link it is")]
+    Forked,
     #[error("a packet for a parcel does not have one descriptor")]
     NoParcel,
     #[error("{said} descriptors are said to be attached, and {came} come")]
@@ -51,6 +64,8 @@ impl Broken {
             Self::Link(why) => why.blame(),
             Self::Packet(PacketError::Io(_)) => Blame::Resource,
             Self::Parcel(why) if why.is_resource() => Blame::Resource,
+            Self::Sealed(_) | Self::Handshake(_) | Self::NoHandshake(_) => Blame::Peer,
+            Self::Forked => Blame::Local,
             Self::Call(_) | Self::Packet(_) | Self::Parcel(_) | Self::NoParcel => Blame::Peer,
             Self::NotAttached { .. } | Self::NotGranted { .. } => Blame::Peer,
             Self::NotKnown | Self::NoPlace | Self::Callee(_) => Blame::Peer,
@@ -87,9 +102,13 @@ fn reported(why: &LinkError) -> control::Blame {
 }
 
 /// A link could not be opened: the coordinator is told whose doing that was.
-pub(crate) fn not_opened(tracked: Tracked, why: LinkError) -> Error {
-    tracked.close(reported(&why), LinkStats::default());
-    why.into()
+pub(crate) fn not_opened(tracked: Tracked, why: impl Into<Broken>) -> Error {
+    let why = why.into();
+    tracked.close(why.reported(), LinkStats::default());
+    match why {
+        Broken::Link(why) => why.into(),
+        why => Error::NotSealed { text: why.to_string() },
+    }
 }
 
 impl From<partywall_shm::ring::Violation> for Broken {

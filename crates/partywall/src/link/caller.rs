@@ -46,6 +46,7 @@ use super::mailbox::{Answer, Head, Trailers, Whole};
 use super::places;
 use super::pool::Blank;
 use super::receiver::{Came, Receive, Receiver};
+use super::sealed::{self, Calling, LinkEnd};
 use super::sender::{Request, SendError, Sender, Source};
 use super::wake::gate::Gate;
 use super::wake::{Ring, Tell};
@@ -135,13 +136,33 @@ pub(crate) async fn open(
     let reported = linked.terms.security;
     let number = linked.terms.link;
     let capabilities = linked.terms.capabilities;
+    let start = Instant::now();
+    let (terms, client) = (linked.terms.clone(), Arc::clone(linked.tracked.client()));
+    let own = match &terms.sealing {
+        Some(_) => Some(client.certified(within).await?),
+        None => None,
+    };
     // Filling the outboxes takes the kernel's time, which is no runtime's.
-    let (pending, tracked) = on_a_thread("partywall-connect", move || fill(linked)).await?;
+    let (mut pending, tracked) = on_a_thread("partywall-connect", move || fill(linked)).await?;
+    let sealing = terms.sealing.as_ref().zip(own);
+    let side =
+        sealing.map(|(sealing, own)| Calling::begin(&client, own, (&terms, sealing), &mut pending));
+    let side = side.transpose()?;
     tracked.adopted(domain::security(reported, None));
-    let (ends, tracked) = match opened(pending, within).await {
-        Ok(ends) => (ends, tracked),
+    let ends = match opened(pending, within).await {
+        Ok(ends) => ends,
         Err(Error::Link(why)) => return Err(broken::not_opened(tracked, why)),
         Err(why) => return Err(why),
+    };
+    let (ends, tracked) = match side {
+        None => (ends.into(), tracked),
+        Some(mut side) => {
+            let left = within.saturating_sub(start.elapsed());
+            match sealed::finish(&mut side, ends, left).await {
+                Ok(opened) => (opened, tracked),
+                Err(why) => return Err(broken::not_opened(tracked, why)),
+            }
+        }
     };
     let gate = domain::Gate::take(number);
     let security = domain::security(reported, gate.as_ref().map(domain::Gate::isolation));
@@ -162,13 +183,16 @@ pub(crate) fn fill(linked: Linked) -> Result<(Pending, Tracked), Error> {
 }
 
 /// Drives an open link in the background, which nobody grants descriptors.
-pub(crate) fn start(ends: Ends, tracked: Option<Tracked>) -> Result<Arc<Caller>, Error> {
+pub(crate) fn start(
+    ends: impl Into<LinkEnd>,
+    tracked: Option<Tracked>,
+) -> Result<Arc<Caller>, Error> {
     run(ends, tracked, Box::new(Ring), Capabilities::OWN.without(Capabilities::ATTACHMENTS))
 }
 
 /// The same where the two ends have these capabilities.
 pub(super) fn run(
-    ends: Ends,
+    ends: impl Into<LinkEnd>,
     tracked: Option<Tracked>,
     tell: Box<dyn Tell>,
     capabilities: Capabilities,

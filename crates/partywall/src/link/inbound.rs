@@ -23,6 +23,7 @@ use partywall_abi::sync::{AtomicBool, AtomicU64, Ordering};
 use partywall_shm::ring::{Consumer, Violation, Wake};
 use partywall_shm::spin::{Plan, Spin};
 
+use super::broken::Broken;
 use super::record;
 use crate::lock::lock;
 
@@ -51,6 +52,8 @@ impl Record {
 /// The reading half.
 pub(super) struct Rx {
     ring: Consumer,
+    /// How what comes on it is opened.
+    opening: record::Incoming,
     /// What was learned of waiting for records.
     pub(super) spin: Spin,
     /// Something was released since the producer was last looked after.
@@ -95,8 +98,8 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    pub(super) fn new(ring: Consumer) -> Self {
-        let rx = Rx { ring, spin: Spin::default(), released: false, asked: None };
+    pub(super) fn new(ring: Consumer, opening: record::Incoming) -> Self {
+        let rx = Rx { ring, opening, spin: Spin::default(), released: false, asked: None };
         Self {
             rx: Mutex::new(rx),
             need_wakeup: AtomicBool::new(false),
@@ -121,8 +124,8 @@ impl Inbound {
 
     /// Takes one record off the ring.
     #[inline]
-    pub(super) fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Violation> {
-        let Some((d, payload)) = record::take_bytes(&mut rx.ring)? else { return Ok(None) };
+    pub(super) fn take(&self, rx: &mut Rx) -> Result<Option<Record>, Broken> {
+        let Some((d, payload)) = rx.opening.take_bytes(&mut rx.ring)? else { return Ok(None) };
         rx.released = true;
         self.count(payload.len());
         Ok(Some(Record { kind: d.kind, flags: d.flags, stream: d.stream, payload }))

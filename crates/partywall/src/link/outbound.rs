@@ -22,6 +22,8 @@ use crate::waker::Waiters;
 /// The writing half.
 pub(super) struct Tx {
     ring: Producer,
+    /// How what is written on it is sealed.
+    sealing: record::Outgoing,
     /// Where heads, trailers and control records are put together.
     block: Vec<u8>,
     /// Calls that wait for room.
@@ -42,12 +44,6 @@ pub(super) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// Writes all of its data.
-    #[inline]
-    pub(super) fn write(&mut self, data: &[u8]) {
-        self.frame.write(data);
-    }
-
     /// Its data, to be encoded into.
     #[inline]
     pub(super) fn buffer(&mut self) -> SlotBuf<'_> {
@@ -59,10 +55,20 @@ impl Reserved<'_> {
         self.len += bytes;
     }
 
+    /// Sends it with what was encoded.
     #[inline]
-    pub(super) fn send(self, flags: u8, stream: u32) {
-        self.frame.send(flags, stream);
+    pub(super) fn send(self, flags: u8, stream: u32) -> Result<(), Broken> {
+        self.frame.send(flags, stream)?;
         *self.sent += self.len as u64;
+        Ok(())
+    }
+
+    /// Sends it with these data.
+    #[inline]
+    pub(super) fn send_data(self, flags: u8, stream: u32, data: &[u8]) -> Result<(), Broken> {
+        self.frame.send_data(flags, stream, data)?;
+        *self.sent += self.len as u64;
+        Ok(())
     }
 }
 
@@ -72,7 +78,7 @@ impl Tx {
     /// The longest payload of one record.
     #[inline]
     pub(super) fn most(&self) -> usize {
-        record::most(&self.ring)
+        self.sealing.most(&self.ring)
     }
 
     /// Where the next frame's head and trailers are put together.
@@ -90,9 +96,9 @@ impl Tx {
     /// Reserves room for the block and so many bytes of data; none when there is none.
     #[inline(always)]
     pub(super) fn reserve(&mut self, data: usize) -> Result<Option<Reserved<'_>>, Violation> {
-        let Self { ring, block, sent, .. } = self;
+        let Self { ring, sealing, block, sent, .. } = self;
         let len = block.len() + data;
-        let frame = record::reserve(ring, block, data)?;
+        let frame = sealing.reserve(ring, block, data)?;
         Ok(frame.map(|frame| Reserved { frame, len, sent }))
     }
 
@@ -107,7 +113,7 @@ impl Tx {
         if len > self.most() {
             return Ok(None);
         }
-        let frame = record::reserve(&mut self.ring, before, data)?;
+        let frame = self.sealing.reserve(&mut self.ring, before, data)?;
         Ok(frame.map(|frame| Reserved { frame, len, sent: &mut self.sent }))
     }
 
@@ -134,7 +140,7 @@ impl Tx {
     /// Whether a payload of so many bytes has room.
     #[inline]
     pub(super) fn has_room(&mut self, len: usize) -> Result<bool, Violation> {
-        record::has_room(&mut self.ring, len)
+        self.sealing.has_room(&mut self.ring, len)
     }
 
     /// How to wait for room, as was learned.
@@ -144,8 +150,8 @@ impl Tx {
 
     /// Spins for room; whether there is some.
     pub(super) fn spin(&mut self, budget: Duration, len: usize) -> Result<bool, Violation> {
-        let Self { ring, spin, .. } = self;
-        spin.spin(budget, || record::has_room(ring, len))
+        let Self { ring, sealing, spin, .. } = self;
+        spin.spin(budget, || sealing.has_room(ring, len))
     }
 
     /// The CPU was given away for that turn; whether there is room now.
@@ -167,7 +173,7 @@ impl Tx {
     /// Sends the control records that are due; the length of the first that has no room.
     pub(super) fn push_control(&mut self, calls: &Calls) -> Result<Option<usize>, Broken> {
         while let Some(control) = calls.control(&mut self.block)? {
-            if !record::push_control(&mut self.ring, &control, &self.block)? {
+            if !self.sealing.push_control(&mut self.ring, &control, &self.block)? {
                 return Ok(Some(self.block.len()));
             }
             calls.control_sent();
@@ -177,7 +183,7 @@ impl Tx {
 
     /// Asks to be woken for room for `len` bytes; false when there is some.
     pub(super) fn prepare_sleep(&mut self, len: usize) -> Result<bool, Violation> {
-        record::prepare_sleep(&mut self.ring, len)
+        self.sealing.prepare_sleep(&mut self.ring, len)
     }
 }
 
@@ -189,9 +195,9 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(ring: Producer) -> Self {
+    pub(super) fn new(ring: Producer, sealing: record::Outgoing) -> Self {
         let (block, waiters, spin) = (Vec::with_capacity(256), Waiters::default(), Spin::default());
-        let tx = Tx { ring, block, waiters, spin, sent: 0, numbers: Numbers::default() };
+        let tx = Tx { ring, sealing, block, waiters, spin, sent: 0, numbers: Numbers::default() };
         Self { tx: Mutex::new(tx), stalled: AtomicBool::new(false) }
     }
 

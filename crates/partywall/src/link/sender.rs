@@ -454,10 +454,11 @@ impl<S: Source> Sender<S> {
                 tx = ready!(link.poll_room(cx, key, tx, total, has_waited))?;
                 continue;
             };
-            match (self.whole, &mut self.source) {
-                _ if let Some(parcel) = parcel => {
-                    reserved.write(&parcel.encode());
+            let encoded = parcel.map(|parcel| parcel.encode());
+            let data = match (self.whole, &mut self.source) {
+                _ if let Some(encoded) = &encoded => {
                     reserved.count(len);
+                    Some(&encoded[..])
                 }
                 (Some(_), Some(source)) => {
                     if !source.write_whole(&mut reserved.buffer()) {
@@ -466,9 +467,10 @@ impl<S: Source> Sender<S> {
                         self.gather(cx)?;
                         continue;
                     }
+                    None
                 }
-                _ => reserved.write(&self.chunk[..len]),
-            }
+                _ => Some(&self.chunk[..len]),
+            };
             let (sent, due) = link.calls.commit(key, flags, len);
             if let Some(owned) = self.owned.take_if(|_| parcel.is_some()) {
                 match sent {
@@ -482,7 +484,10 @@ impl<S: Source> Sender<S> {
             if !sent {
                 return Poll::Ready(Err(stopped(link)));
             }
-            reserved.send(flags, key.number());
+            match data {
+                Some(data) => reserved.send_data(flags, key.number(), data)?,
+                None => reserved.send(flags, key.number())?,
+            }
             // Memory that is forgotten is unmapped at the end of this, where the ring is not locked.
             let _lost = placed.map(|placed| link.parcels.attached_sent(placed));
             if parcel.is_some() {
@@ -561,10 +566,11 @@ impl Link {
             return None;
         }
         let (key, open) = self.calls.open_whole(data)?;
-        reserved.send(PLAIN_REQUEST, key.number());
+        let sent = reserved.send(PLAIN_REQUEST, key.number());
         let path = request.method().unwrap_or_default();
-        let sent = Sent { stream: key.number(), path, due: None };
-        if let Err(why) = self.tell(tx, Some(sent)).and_then(|()| self.serve_stalled()) {
+        let told = Sent { stream: key.number(), path, due: None };
+        let told = sent.and_then(|()| self.tell(tx, Some(told)));
+        if let Err(why) = told.and_then(|()| self.serve_stalled()) {
             self.broken_by(key, &why);
         }
         Some((key, open))
@@ -589,7 +595,7 @@ impl Link {
         if !sent {
             return Ok(false);
         }
-        reserved.send(PLAIN_RESPONSE, key.number());
+        reserved.send(PLAIN_RESPONSE, key.number())?;
         if due.0 && tx.push_control(&self.calls)?.is_some() {
             self.outbound.stall(true);
         }

@@ -34,7 +34,6 @@ use partywall_abi::name::MethodSet;
 use partywall_abi::security::Security;
 use partywall_abi::sync::{AtomicU64, Ordering};
 use partywall_abi::version::Capabilities;
-use partywall_shm::link::Ends;
 use partywall_shm::setup::Adopted;
 use partywall_shm::socket::Passed;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -59,6 +58,7 @@ use super::driver::Driver;
 use super::inbound::Record;
 use super::parcels::Piece;
 use super::receiver::Receiver;
+use super::sealed::{self, HANDSHAKE_TIME, LinkEnd, Serving, Side as _};
 use super::sender::{Sender, Source};
 use super::ways::Ways;
 use super::whole::Whole;
@@ -165,6 +165,13 @@ pub(crate) struct Adopting {
     tracked: Tracked,
 }
 
+impl Adopting {
+    /// Whether the link is to be sealed.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.terms.sealing.is_some()
+    }
+}
+
 /// Takes an offer, and says so to the coordinator.
 pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
     let Offer { mut terms, memory, socket, tracked } = offer;
@@ -189,13 +196,46 @@ pub(crate) fn open<D: Dispatch>(
     accounts: &Arc<Accounts>,
 ) -> Result<Arc<Service<D>>, Error> {
     let Adopting { adopted, terms, offered, tracked } = adopting;
-    let (ends, tracked) = match adopted.open(callers) {
-        Ok(ends) => (ends, tracked),
-        Err(why) => return Err(broken::not_opened(tracked, why)),
+    match adopted.open(callers) {
+        Ok(ends) => opened(ends.into(), (terms, offered, tracked), security, dispatch, accounts),
+        Err(why) => Err(broken::not_opened(tracked, why)),
+    }
+}
+
+/// The same of a link that is sealed, once its caller has proven who it is.
+pub(crate) async fn open_sealed<D: Dispatch>(
+    adopting: Adopting,
+    (callers, security): (OwnedFd, Security),
+    dispatch: D,
+    accounts: Arc<Accounts>,
+) -> Result<Arc<Service<D>>, Error> {
+    let Adopting { adopted, terms, offered, tracked } = adopting;
+    let client = tracked.client();
+    let sealing = terms.sealing.as_ref().expect("the link is sealed");
+    let own = client.certified(HANDSHAKE_TIME).await?;
+    let mut side = Serving::new(client, own, (&terms, sealing))?;
+    let done = match adopted.open_after(callers, |ends| side.step(ends)) {
+        Ok((ends, Some(channel))) => Ok(LinkEnd::sealed(ends, channel)),
+        Ok((ends, None)) => sealed::finish(&mut side, ends, HANDSHAKE_TIME).await,
+        Err(why) => Err(why),
     };
+    match done {
+        Ok(done) => opened(done, (terms, offered, tracked), security, dispatch, &accounts),
+        Err(why) => Err(broken::not_opened(tracked, why)),
+    }
+}
+
+/// Serves an open link in the background, whose ends find it to be protected so.
+fn opened<D: Dispatch>(
+    ends: LinkEnd,
+    (terms, offered, tracked): (Terms, Option<Offered>, Tracked),
+    security: Security,
+    dispatch: D,
+    accounts: &Arc<Accounts>,
+) -> Result<Arc<Service<D>>, Error> {
     let security = terms.security.min_per_field(security);
     let account = accounts.open(terms.peer.uid, terms.peer.pid);
-    let peer = Peer::new(terms.peer, terms.link, security);
+    let peer = Peer::new(terms.peer, terms.link, security).proven(ends.peer.clone());
     let caller = (peer, account);
     let service = run(ends, dispatch, caller, terms.methods, Some(tracked), terms.capabilities)?;
     let route = if offered.is_some() { Route::Gate } else { Route::Ring };
@@ -210,7 +250,7 @@ pub(crate) fn open<D: Dispatch>(
 
 /// Serves an open link in the background, which nobody grants descriptors.
 pub(crate) fn start<D: Dispatch>(
-    ends: Ends,
+    ends: impl Into<LinkEnd>,
     dispatch: D,
     (peer, account): (Peer, Arc<Account>),
     methods: MethodSet,
@@ -222,7 +262,7 @@ pub(crate) fn start<D: Dispatch>(
 
 /// The same where the two ends have these capabilities.
 pub(super) fn run<D: Dispatch>(
-    ends: Ends,
+    ends: impl Into<LinkEnd>,
     dispatch: D,
     (peer, account): (Peer, Arc<Account>),
     methods: MethodSet,

@@ -111,6 +111,8 @@ pub(super) async fn serve(
 ) -> Result<(), Error> {
     let mut links = Links::new(options.age);
     let mut adopting: HashMap<u64, link::service::Adopting> = HashMap::new();
+    // Those whose callers prove who they are.
+    let mut opening = JoinSet::new();
     let mut result = Ok(());
     loop {
         let event = tokio::select! {
@@ -118,6 +120,14 @@ pub(super) async fn serve(
             event = registered.events.recv() => event,
             () = links.due() => {
                 links.drain_old(registered.is_known());
+                continue;
+            }
+            Some(opened) = opening.join_next() => {
+                match opened {
+                    Ok(Ok(link)) => links.add(&link),
+                    Ok(Err(why)) => tracing::warn!(%why, "a sealed link was not opened"),
+                    Err(why) => tracing::error!(%why, "opening a sealed link has panicked"),
+                }
                 continue;
             }
         };
@@ -132,6 +142,11 @@ pub(super) async fn serve(
             Some(Event::Open((link, security), callers)) => {
                 let Some(adopted) = adopting.remove(&link) else { continue };
                 let callers = (callers, security);
+                if adopted.is_sealed() {
+                    let (calls, accounts) = (HttpCalls::of(&services), Arc::clone(&accounts));
+                    opening.spawn(link::service::open_sealed(adopted, callers, calls, accounts));
+                    continue;
+                }
                 match link::service::open(adopted, callers, HttpCalls::of(&services), &accounts) {
                     Ok(link) => links.add(&link),
                     Err(why) => tracing::warn!(link, %why, "a link was not opened"),
@@ -152,6 +167,7 @@ pub(super) async fn serve(
     }
     drop(registered);
     drop(adopting);
+    drop(opening);
     let open = links.open();
     tracing::debug!(%name, links = open.len(), "draining");
     if result.is_err() {

@@ -7,6 +7,7 @@ mod http;
 mod interop;
 mod pace;
 mod resending;
+mod sealed;
 mod security;
 mod server_http2;
 mod server_settings;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use partywall_abi::control::{Grant, Identity, LinkMessage, Role};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::MethodSet;
-use partywall_abi::security::Security;
+use partywall_abi::security::{Seal, Security};
 use partywall_abi::version::Capabilities;
 
 use super::{Conn, Effect, FILL_TIME, Link, Making, PERMISSION_DENIED, Phase, State, UNAVAILABLE};
@@ -26,8 +26,13 @@ impl State {
         let geometry = if wide.is_some() { Geometry::WIDE } else { Geometry::DEFAULT };
         let spoken = |conn: Conn| self.connections[&conn].spoken.capabilities;
         let capabilities = spoken(conn).common(spoken(server));
-        let security = self.security_between(conn, server);
         let (name, deadline) = (making.question.name.clone(), making.deadline);
+        let seal = self.seal_between(conn, server, &name);
+        let security = self.security_between(conn, server).with_seal(seal);
+        let sealing = match seal {
+            Seal::Off => None,
+            _ => self.sealing((conn, server), &name),
+        };
         let token = (self.token)();
         let caller = self.end(conn, [caller_charge].into_iter().chain(wide).collect());
         let identity = Identity::clone(&caller.standing.identity);
@@ -36,6 +41,7 @@ impl State {
             server: Some(self.end(server, vec![server_charge])),
             geometry,
             capabilities,
+            sealing,
             phase: Phase::Offered(making),
             place: Some(usage.account().clone()),
             pending: Some(usage.account().clone()),
@@ -137,7 +143,9 @@ impl State {
         let link = &self.links[&number];
         let (Some(caller), Some(server)) = (&link.caller, &link.server) else { return Grant::NONE };
         let is_domain = [caller, server].iter().any(|end| end.standing.facts.domain.is_some());
-        if is_domain || !link.capabilities.contains(Capabilities::PARCELS) {
+        // What lies in a parcel is not sealed.
+        let is_sealed = link.security.seal != Seal::Off;
+        if is_domain || is_sealed || !link.capabilities.contains(Capabilities::PARCELS) {
             return Grant::NONE;
         }
         let principals = self.principals_of(caller.conn, &caller.standing);

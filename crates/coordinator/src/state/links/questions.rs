@@ -466,7 +466,8 @@ impl State {
             return Some(Unfit::Version(theirs));
         }
         let principals = &self.connections[&caller].standing.identity.principals;
-        let security = self.security_between(caller, server);
+        let seal = self.seal_between(caller, server, name);
+        let security = self.security_between(caller, server).with_seal(seal);
         self.too_weak(principals, name, security).map(Unfit::TooWeak)
     }
 

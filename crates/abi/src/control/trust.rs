@@ -1,0 +1,117 @@
+//! Certificates: a process makes a key, and the coordinator says whose it is.
+//!
+//! ```text
+//! process                                coordinator
+//!  Certify ------------------>             this key is mine: its signature over itself
+//!          <----------------- Certified    your certificate, and whose others to believe
+//!          or <-------------- Refused
+//!          <--------------------- Renew    another authority certifies from here on: ask again
+//! ```
+//!
+//! Who asks is known by its connection, so the certificate is for whom the coordinator takes it. A process
+//! asks again before a certificate is over, and when it speaks with another coordinator. The private key
+//! never leaves the process.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::fields::put_text;
+use super::{start, unknown};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::limits;
+
+pub(super) const KINDS: u16 = 0x0900;
+const CERTIFY: u16 = KINDS | 1;
+const CERTIFIED: u16 = KINDS | 2;
+const RENEW: u16 = KINDS | 3;
+
+/// A root of a trust domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The domain.
+    pub domain: String,
+    /// Its certificate in DER.
+    pub certificate: Vec<u8>,
+}
+
+/// Messages about certificates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TrustMessage {
+    /// To the coordinator: a certificate for this key.
+    Certify {
+        /// Request number.
+        request: u32,
+        /// The public key, as SubjectPublicKeyInfo in DER.
+        key: Vec<u8>,
+        /// Its signature over [`TrustMessage::PROOF`] and itself.
+        proof: Vec<u8>,
+    },
+    /// To the process: here it is.
+    Certified {
+        /// Request number.
+        request: u32,
+        /// Seconds since 1970, by the clock by which certificates are over.
+        now: u64,
+        /// The certificate in DER, then each that has signed the one before it, without the root.
+        chain: Vec<Vec<u8>>,
+        /// Who may have signed those of others.
+        roots: Vec<Root>,
+    },
+    /// To the process: what was certified is not what others go by any more.
+    Renew,
+}
+
+impl TrustMessage {
+    /// What the signature of a key over itself begins with.
+    pub const PROOF: &[u8] = b"partywall/certify/1";
+
+    pub(super) fn put(&self, w: &mut Writer<'_>) {
+        match self {
+            Self::Certify { request, key, proof } => {
+                start(w, CERTIFY, *request);
+                put_bytes(w, key);
+                put_bytes(w, proof);
+            }
+            Self::Renew => start(w, RENEW, 0),
+            Self::Certified { request, now, chain, roots } => {
+                start(w, CERTIFIED, *request);
+                w.u64(*now);
+                w.u8(chain.len() as u8);
+                chain.iter().for_each(|certificate| put_bytes(w, certificate));
+                w.u8(roots.len() as u8);
+                for root in roots {
+                    put_text(w, &root.domain, limits::ID_BYTES);
+                    put_bytes(w, &root.certificate);
+                }
+            }
+        }
+    }
+
+    pub(super) fn take(kind: u16, request: u32, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(match kind {
+            CERTIFY => Self::Certify { request, key: bytes(r)?, proof: bytes(r)? },
+            CERTIFIED => {
+                let now = r.u64("time")?;
+                let chain =
+                    (0..r.u8("certificates")?).map(|_| bytes(r)).collect::<Result<_, _>>()?;
+                let root = |r: &mut Reader<'_>| {
+                    let domain = r.short_text("trust domain", limits::ID_BYTES)?;
+                    Ok(Root { domain, certificate: bytes(r)? })
+                };
+                let roots = (0..r.u8("roots")?).map(|_| root(r)).collect::<Result<_, _>>()?;
+                Self::Certified { request, now, chain, roots }
+            }
+            RENEW => Self::Renew,
+            _ => return Err(unknown(kind)),
+        })
+    }
+}
+
+fn put_bytes(w: &mut Writer<'_>, bytes: &[u8]) {
+    w.short_bytes(&bytes[..bytes.len().min(limits::CERTIFICATE_BYTES)]);
+}
+
+fn bytes(r: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
+    Ok(r.short_bytes("key or certificate", limits::CERTIFICATE_BYTES)?.to_vec())
+}

@@ -1,0 +1,93 @@
+//! Certificates of processes, and which links are sealed.
+//!
+//! A link is sealed where the policy says so ([`crate::policy::Wish`]) and both ends can. The coordinator
+//! tells both what their handshake has to agree on ([`Sealing`]), and has no part in it: it knows the
+//! certificates, and no key.
+
+use partywall_abi::control::{Sealing, TrustMessage};
+use partywall_abi::name::ServiceName;
+use partywall_abi::security::Seal;
+use partywall_abi::version::Capabilities;
+
+use super::{Conn, FAILED_PRECONDITION, State};
+use crate::policy::Wish;
+use crate::trust::{Name, Trust};
+
+impl State {
+    /// From here on this authority certifies, and who was certified by another one is told.
+    pub fn trust(&mut self, trust: Trust) {
+        self.trust = Some(trust);
+        let certified = self.connections.iter_mut().filter(|(_, c)| c.certified);
+        let told: Vec<Conn> = certified
+            .map(|(conn, c)| {
+                c.certified = false;
+                *conn
+            })
+            .collect();
+        told.into_iter().for_each(|conn| self.send(conn, TrustMessage::Renew));
+    }
+
+    pub(super) fn trust_message(&mut self, conn: Conn, message: TrustMessage) {
+        match message {
+            TrustMessage::Certify { request, key, proof } => {
+                self.certify(conn, request, &key, &proof);
+            }
+            _ => self.breaks_rule(conn),
+        }
+    }
+
+    fn certify(&mut self, conn: Conn, request: u32, key: &[u8], proof: &[u8]) {
+        let certified = match (&self.trust, self.name_of(conn)) {
+            (Some(trust), Some(name)) => trust.certify(request, &name, key, proof),
+            _ => Err("this coordinator has no authority".into()),
+        };
+        match certified {
+            Ok(message) => {
+                self.connection(conn).certified = true;
+                self.send(conn, message);
+            }
+            Err(text) => self.refuse(conn, request, FAILED_PRECONDITION, text),
+        }
+    }
+
+    /// Who a connection's process is to others, if keys are certified here.
+    fn name_of(&self, conn: Conn) -> Option<Name> {
+        let standing = &self.connections[&conn].standing;
+        let principals = &standing.identity.principals;
+        let started = standing.facts.started_as.as_ref();
+        let started = started.filter(|name| principals.contains(name)).map(String::as_str);
+        let principal = started.or_else(|| self.policy.certified_as(principals));
+        let serves = self.policy.names_served_by(principals);
+        Some(self.trust.as_ref()?.name(principal, standing.identity.uid, serves))
+    }
+
+    /// Whether a link between these two would be sealed.
+    pub(super) fn seal_between(&self, caller: Conn, server: Conn, name: &ServiceName) -> Seal {
+        let c = &self.connections[&caller];
+        let can =
+            |conn: Conn| self.connections[&conn].spoken.capabilities.contains(Capabilities::SEAL);
+        let wish = self.policy.seal(&c.standing.identity.principals, name);
+        match wish != Wish::Off && self.trust.is_some() && can(caller) && can(server) {
+            true => Seal::Sealed,
+            false => Seal::Off,
+        }
+    }
+
+    /// What both ends of a link are told, if it is sealed.
+    pub(super) fn sealing(
+        &self,
+        (caller, server): (Conn, Conn),
+        name: &ServiceName,
+    ) -> Option<Box<Sealing>> {
+        let (suite, classes) = self.policy.form();
+        let id = |conn: Conn| Some(self.name_of(conn)?.id.to_string());
+        Some(Box::new(Sealing {
+            caller: id(caller)?,
+            server: id(server)?,
+            name: name.to_string(),
+            policy: self.policies,
+            suite: suite as u8,
+            classes,
+        }))
+    }
+}

@@ -1,0 +1,75 @@
+//! Links whose records are sealed: the same calls, and who the other end is.
+
+use std::sync::{Arc, Mutex};
+
+use partywall::{Channel, Endpoint, Peer, Routes, Seal, Security, blocking};
+use tonic::body::Body;
+use tower::Service;
+
+use super::service::{Raw, ok, request};
+use super::setup::{Host, Serve};
+
+const SEALED: &str = "[principal.me]\nuid = UID\n[service.test]\nregister = ['me']\nseal = 'required'\n\
+                      [service.test.call]\nme = ['*']\n";
+
+fn policy(more: &str) -> String {
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    format!("{more}{}", SEALED.replace("UID", &uid))
+}
+
+/// What a service is told of each caller.
+type Seen = Arc<Mutex<Vec<Peer>>>;
+
+fn noting() -> (Routes, Seen) {
+    let seen = Seen::default();
+    let keep = Arc::clone(&seen);
+    let raw = Raw::new(move |request| {
+        let peer = request.extensions().get::<Peer>().expect("a call over a ring").clone();
+        keep.lock().unwrap().push(peer);
+        async { ok() }
+    });
+    (Routes::default().add_service(raw), seen)
+}
+
+async fn call(channel: &mut Channel) {
+    let answer = channel.call(request("Any", Body::empty())).await.unwrap();
+    assert_eq!(answer.status(), 200);
+}
+
+fn is_sealed(security: Security) -> bool {
+    security.seal == Seal::Sealed
+}
+
+/// Calls by a channel of each kind, by links of each kind of handshake.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sealed_links_tell_both_ends_who_the_other_one_is() {
+    let host = Host::with(&policy(""));
+    let (routes, seen) = noting();
+    let running = host.serve(routes).await;
+    let id = "spiffe://partywall.local/service/me";
+    // At first contact, and then as each is known to the other.
+    for _ in 0..3 {
+        let mut channel = host.connect().await;
+        call(&mut channel).await;
+        let peer = seen.lock().unwrap().pop().unwrap();
+        assert_eq!((peer.spiffe_id(), is_sealed(peer.security())), (Some(id), true));
+        assert!(is_sealed(channel.route().unwrap().security()));
+    }
+    let socket = host.socket.clone();
+    let blocking = move || {
+        for _ in 0..3 {
+            let endpoint = Endpoint::from_static("partywall:///test").coordinator(socket.clone());
+            let mut channel = blocking::Channel::connect(endpoint).unwrap();
+            channel.call_bytes("/test.Raw/Any", &[7; 100_000]).unwrap_err();
+            let server = channel.server().unwrap();
+            assert_eq!((server.spiffe_id(), is_sealed(server.security())), (Some(id), true));
+        }
+    };
+    tokio::task::spawn_blocking(blocking).await.unwrap();
+    assert_eq!(seen.lock().unwrap().len(), 3);
+    let socket = host.socket.clone();
+    let list = move || partywall::operator::links(Some(&socket)).unwrap();
+    let links = tokio::task::spawn_blocking(list).await.unwrap();
+    assert!(links.iter().all(|link| is_sealed(link.security)), "{links:?}");
+    running.stop().await.unwrap();
+}
