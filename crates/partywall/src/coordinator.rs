@@ -257,7 +257,7 @@ impl State {
 }
 
 impl Client {
-    fn new(place: Place) -> Self {
+    pub(crate) fn new(place: Place) -> Self {
         let (state, sessions) = (Mutex::default(), Mutex::default());
         Self { place, state, sessions, proven: Condvar::new() }
     }

@@ -313,3 +313,31 @@ impl Own {
         Ok(Self { credentials, certified, roots: known, time, up: up() })
     }
 }
+
+#[cfg(test)]
+impl Client {
+    /// As a process that has been started again, with the key that it had.
+    pub(crate) fn forget_sessions(&self) {
+        *lock(&self.sessions) = Sessions::default();
+    }
+}
+
+#[cfg(test)]
+impl Own {
+    /// A process that an authority certifies so, from `time` on.
+    pub(crate) fn certified_by(
+        authority: &partywall_trust::Authority,
+        id: &partywall_trust::Id,
+        dns: &[&str],
+        time: SystemTime,
+    ) -> Arc<Self> {
+        let signer = SigningKey::generate();
+        let dns: Vec<_> = dns.iter().map(|name| (*name).to_owned()).collect();
+        let issued = authority.issue(id, &dns, &signer.public(), (time, Duration::from_secs(60)));
+        let chain = issued.unwrap().certificates().to_vec();
+        let now = time.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let domain = authority.domain().as_str().to_owned();
+        let root = partywall_abi::control::Root { domain, certificate: authority.root().to_vec() };
+        Arc::new(Self::new(StaticKey::generate(), signer, (now, chain), vec![root]).unwrap())
+    }
+}

@@ -298,3 +298,6 @@ pub(crate) fn finish_here(
         woken(&mut ends)?;
     }
 }
+
+#[cfg(test)]
+mod tests;
