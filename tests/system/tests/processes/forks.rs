@@ -140,3 +140,31 @@ fn a_draft_is_sealed_while_a_forked_copy_lives() {
     // What is sealed is a copy's as well.
     assert_eq!(copied(|| *sealed == [1; 8192]).exit_status(), Some(0));
 }
+
+/// Both would seal records by the same key and the same numbers: whoever has both would read them.
+#[test]
+fn row_42_a_forked_copy_of_a_sender_seals_nothing() {
+    const PATH: &str = "/grpc.testing.TestService/EmptyCall";
+    let _alone = alone();
+    let uid = rustix::process::geteuid().as_raw();
+    let host = Host::with(&format!(
+        "[principal.me]\nuid = {uid}\n[service.test]\nregister = ['me']\nseal = 'required'\n\
+         [service.test.call]\nme = ['*']\n"
+    ));
+    let _server = host.start(SERVER, &[]);
+    host.until_served();
+    let endpoint = partywall::Endpoint::from_static("partywall:///test");
+    let endpoint = endpoint.coordinator(&host.socket).wait_for_ready(true);
+    let mut channel = partywall::blocking::Channel::connect(endpoint).unwrap();
+    assert_eq!(channel.server().unwrap().security().seal, partywall::Seal::Sealed);
+    channel.call_bytes(PATH, b"").unwrap();
+    let refused = copied(|| {
+        let refused = channel.call_bytes(PATH, b"").unwrap_err();
+        refused.message().contains("this process is a copy that fork(2) has made")
+    });
+    assert_eq!(refused.exit_status(), Some(0), "{refused:?}");
+    // Its parent goes on, on the same link.
+    let link = channel.server().unwrap().link();
+    channel.call_bytes(PATH, b"").unwrap();
+    assert_eq!(channel.server().unwrap().link(), link);
+}
