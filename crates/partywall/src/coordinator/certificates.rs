@@ -72,9 +72,9 @@ impl Own {
 
     /// Whether it is time for the next one.
     fn is_old(&self) -> bool {
-        let Certified { not_before, not_after, .. } = self.certified;
-        let life = not_after.duration_since(not_before).unwrap_or_default();
-        self.now() >= not_before + life / 3 * 2
+        // It has held for a while when it came, for clocks that are behind.
+        let life = self.certified.not_after.duration_since(self.time).unwrap_or_default();
+        up().saturating_sub(self.up) >= life / 3 * 2
     }
 }
 

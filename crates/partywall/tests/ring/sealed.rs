@@ -1,8 +1,10 @@
 //! Links whose records are sealed: the same calls, and who the other end is.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use partywall::{Channel, Endpoint, Peer, Routes, Seal, Security, blocking};
+use partywall_coordinator::{Coordinator, Listen, Options, Policy};
 use tonic::body::Body;
 use tower::Service;
 
@@ -71,5 +73,72 @@ async fn sealed_links_tell_both_ends_who_the_other_one_is() {
     let list = move || partywall::operator::links(Some(&socket)).unwrap();
     let links = tokio::task::spawn_blocking(list).await.unwrap();
     assert!(links.iter().all(|link| is_sealed(link.security)), "{links:?}");
+    running.stop().await.unwrap();
+}
+
+/// Another authority, while calls go on: links that are open stay, and new ones are made by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_authority_ends_no_sealed_link_and_loses_no_call() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("policy.toml");
+    let write = |domain: &str| {
+        let more = format!("harden = false\n[authority]\ndomain = '{domain}'\n");
+        std::fs::write(&file, policy(&more)).unwrap();
+    };
+    write("one.example");
+    let socket = dir.path().join("c.sock");
+    let options = Options {
+        listen: Listen::At(socket.clone()),
+        policy_file: Some(file.clone()),
+        ..Options::default()
+    };
+    let coordinator = Coordinator::start_with(Policy::load(&file).unwrap(), options).unwrap();
+    let (routes, seen) = noting();
+    let router = partywall::Server::builder().coordinator(&socket).add_routes(routes);
+    let serving = tokio::spawn(router.serve("test"));
+    let connect = || {
+        let endpoint = Endpoint::from_static("partywall:///test").coordinator(&socket);
+        endpoint.wait_for_ready(true).connect()
+    };
+    let mut first = connect().await.unwrap();
+    call(&mut first).await;
+    let link = format!("{:?}", first.route().unwrap());
+    for domain in ["two.example", "three.example"] {
+        write(domain);
+        let (done, reloaded) = tokio::sync::oneshot::channel();
+        coordinator.reload(move |result| drop(done.send(result.map_err(|e| e.to_string()))));
+        reloaded.await.unwrap().unwrap();
+        call(&mut first).await;
+        assert_eq!(format!("{:?}", first.route().unwrap()), link, "the open link goes on");
+        let mut other = connect().await.unwrap();
+        for _ in 0..3 {
+            call(&mut other).await;
+        }
+        let id = seen.lock().unwrap().pop().unwrap();
+        assert_eq!(id.spiffe_id(), Some(&*format!("spiffe://{domain}/service/me")));
+    }
+    serving.abort();
+}
+
+/// Certificates of ten seconds, while calls and links go on for longer than that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_are_renewed_while_links_are_made() {
+    let host = Host::with(&policy("[authority]\nlife_seconds = 10\n"));
+    let (routes, seen) = noting();
+    let running = host.serve(routes).await;
+    let mut kept = host.connect().await;
+    let (start, mut links) = (Instant::now(), 0);
+    while start.elapsed() < Duration::from_secs(14) {
+        call(&mut kept).await;
+        let mut channel = host.connect().await;
+        call(&mut channel).await;
+        links += 1;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(links > 50, "{links}");
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 2 * links);
+    assert!(seen.iter().all(|peer| peer.spiffe_id().is_some()));
+    drop(seen);
     running.stop().await.unwrap();
 }

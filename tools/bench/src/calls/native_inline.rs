@@ -37,7 +37,8 @@ fn call(seat: &mut Seat) -> Result<Figures> {
 struct Peer {
     _identity: Arc<()>,
     _link: u64,
-    _security: [u8; 3],
+    _security: [u8; 5],
+    _proven: Option<Arc<()>>,
 }
 
 const _: () = assert!(size_of::<Peer>() == size_of::<partywall::Peer>());
