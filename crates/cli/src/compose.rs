@@ -7,6 +7,7 @@ mod interpolate;
 mod keys;
 mod order;
 mod read;
+mod signed;
 mod tree;
 
 use std::{
@@ -26,6 +27,7 @@ pub use partywall_abi::name::MethodPattern;
 
 use field::{Context, Field};
 pub use keys::parse_duration;
+pub use signed::Signers;
 
 /// What a Compose file asks to run.
 #[derive(Debug)]
@@ -34,6 +36,8 @@ pub struct Compose {
     pub path: PathBuf,
     /// The services with an `x-partywall`, in the order of their starts.
     pub services: Vec<Service>,
+    /// Whose signatures the programs of all services need, if they need any.
+    pub signers: Option<Signers>,
     /// What the user should know though it is no error; each names its place.
     pub notes: Vec<String>,
 }
@@ -192,12 +196,14 @@ pub fn load(path: &Path, vars: Vars<'_>) -> Result<Compose, ComposeError> {
     let form = |line, detail| ComposeError::Form { file: file.clone(), line, detail };
     let root = tree_of(&file)?;
     let mut cx = Context { file: file.clone(), vars, notes: Vec::new() };
-    let listed = read::services(&Field::root(file.clone(), &root), &mut cx)?;
+    let root = Field::root(file.clone(), &root);
+    let listed = read::services(&root, &mut cx)?;
+    let signers = signed::signers(&root, &mut cx)?;
     let services = order::ordered(listed, &mut cx)?;
     if services.is_empty() {
         return Err(form(1, "nothing to run; give at least one service an `x-partywall`"));
     }
-    let mut compose = Compose { path: path.to_owned(), services, notes: cx.notes };
+    let mut compose = Compose { path: path.to_owned(), services, signers, notes: cx.notes };
     let dotenv = compose.dir().join(".env");
     if dotenv.exists() {
         let note = "not read; export the variables before the command";

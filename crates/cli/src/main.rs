@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod ca;
 mod call;
 mod compose;
 mod coordinator;
 mod doctor;
 mod domain;
+mod files;
 mod functions;
 mod isolation;
 mod launcher;
@@ -16,6 +18,7 @@ mod metrics;
 mod policy;
 mod project;
 mod ps;
+mod sign;
 mod socket;
 mod terminal;
 mod up;
@@ -41,6 +44,8 @@ Examples:
   partywall policy check policy.toml           whether a coordinator takes this policy
   partywall policy explain --policy policy.toml web greeter helloworld.Greeter/SayHello
   partywall fn new shout                       a function to begin with; `partywall fn --help` has more
+  partywall sign target/release/web --service web --key builder.key
+  partywall ca init /var/lib/partywall/authority
   partywall coordinator --policy policy.toml   a coordinator of its own, without `up`
   source <(partywall completions bash)         completion of these commands
   partywall manual | man -l -                  this text as a manual page
@@ -67,7 +72,8 @@ after their `stop_grace_period` (5 s unless set); the second one kills at once.
 Keys of `x-partywall`: package (a Cargo package) and bin, or program (a file); args; link (ring or
 domain); isolation (protection-keys, prefer or none, with `link: domain`); calls (what the service may call, as
 SERVICE/package.Service/Method or SERVICE/*); descriptors (how many may cross beside a message of its
-calls); leases (whether leases may be among them). Of Compose's own keys these count: depends_on,
+calls); leases (whether leases may be among them). That of the whole file: signed, keys, revoked (whether and by
+whom programs have to be signed). Of Compose's own keys these count: depends_on,
 environment, working_dir, restart, stop_signal, stop_grace_period. Keys that would protect or limit
 the service are refused, for `up` starts plain processes; the others are named in a note.
 
@@ -107,6 +113,18 @@ enum Command {
         #[command(subcommand)]
         order: policy::Order,
     },
+    /// Make, replace and show the authority that certifies processes.
+    #[command(after_help = ca::HELP)]
+    Ca {
+        #[command(subcommand)]
+        order: ca::Order,
+    },
+    /// Sign a program as a service, or make a key for that.
+    #[command(after_help = sign::SIGN_HELP)]
+    Sign(sign::Sign),
+    /// Verify the signature of a program.
+    #[command(after_help = sign::VERIFY_HELP)]
+    Verify(sign::Verify),
     /// Show what this machine offers to keep services apart, what links would be like on it, and whether
     /// functions can be built and run.
     Doctor(doctor::Arguments),
@@ -172,6 +190,9 @@ fn main() -> ExitCode {
         Command::Call(arguments) => call::run(&arguments),
         Command::Coordinator(arguments) => coordinator::run(&arguments),
         Command::Policy { order } => policy::run(&order),
+        Command::Ca { order } => ca::run(&order),
+        Command::Sign(sign) => sign.run(),
+        Command::Verify(verify) => verify.run(),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Links(arguments) => links::run(&arguments),
         Command::Watch(arguments) => links::watch(&arguments),

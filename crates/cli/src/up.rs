@@ -1,8 +1,8 @@
 //! `partywall up`: build, start, watch, tell, stop.
 //!
 //! ```text
-//! load -> plan -> build -> coordinator, launcher -> services, each when those it depends on serve
-//!      -> the end
+//! load -> plan -> build -> signatures -> coordinator, launcher
+//!      -> services, each when those it depends on serve -> the end
 //! ```
 //!
 //! A service *serves* when another one's `calls` name it, or it has served its name. The end is when
@@ -19,6 +19,7 @@ mod orphans;
 mod output;
 pub(crate) mod record;
 mod services;
+mod signed;
 mod stop;
 
 use std::collections::BTreeSet;
@@ -27,10 +28,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_abi::name::ServiceName;
 use partywall_coordinator::identity::Domain;
+use partywall_coordinator::signatures::Signatures;
 use partywall_coordinator::{Coordinator, Listen, Options, Policy, launch};
 use partywall_shm::socket::variable;
 use tokio::sync::oneshot;
@@ -96,6 +99,10 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         crate::remark(&format!("note: {note}"));
     }
     let mut policy = policy(&compose)?;
+    let signatures = signed::signatures(&compose)?;
+    if let Some(signatures) = &signatures {
+        policy.require_signed(Signatures::clone(signatures));
+    }
     if arguments.no_harden {
         policy.harden(false);
     }
@@ -113,6 +120,9 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             other => other?,
         },
     };
+    if let Some(signatures) = &signatures {
+        signed::check(&compose, &programs, signatures)?;
+    }
     let orphans = Orphans::adopt()?;
     let metrics = crate::metrics::serve(&arguments.metrics)?;
     let options = Options {
@@ -137,7 +147,7 @@ async fn up(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let domain = Domain { launcher: 1, isolation: plan.isolation };
     let record = record::beside(&socket);
     let mut services = Services::new(&coordinator, launcher, &output, record, domain, orphans);
-    let starts = starts(&compose, &plan, programs, run_path)?;
+    let starts = starts(&compose, &plan, programs, run_path, signatures.as_ref())?;
     let ended = match start_all(&compose, starts, &mut services, &mut stop).await {
         Ok(None) => watch(&mut services, &mut stop).await,
         Ok(Some(code)) => Ok(code),
@@ -269,6 +279,7 @@ fn starts(
     plan: &Plan,
     programs: Vec<PathBuf>,
     run_path: &str,
+    signatures: Option<&Arc<Signatures>>,
 ) -> Result<Vec<Running>, Box<dyn Error>> {
     let serving: BTreeSet<&str> =
         compose.services.iter().flat_map(|s| &s.calls).map(|c| c.service.as_str()).collect();
@@ -297,6 +308,7 @@ fn starts(
             args: service.args.clone(),
             environment,
             directory,
+            signatures: signatures.map(Arc::clone),
         };
         Ok(Running::new(start, manners, *placement, serving.contains(service.name.as_str())))
     };

@@ -50,6 +50,7 @@ use sha2::{Digest as _, Sha256};
 use crate::container::{Container, Engines};
 use crate::engine::{Origin, Told};
 use crate::quota::Account;
+use crate::signatures::Beside;
 
 /// What is known of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +77,8 @@ pub struct Facts {
     pub contained: Option<Cow<'static, str>>,
     /// The name under which the coordinator started it.
     pub started_as: Option<String>,
+    /// What was found beside its program then.
+    pub signature: Option<Beside>,
     /// Where it was started as a domain.
     pub domain: Option<Domain>,
     /// The user to whom its uid is lent, else its uid.
@@ -158,6 +161,7 @@ impl Reader {
             origin_error: None,
             contained,
             started_as: None,
+            signature: None,
             domain: None,
             user: self.owner(uid),
             descends,
@@ -306,10 +310,17 @@ impl Facts {
     }
 
     /// The same for a process that the coordinator has started from a sealed copy.
-    pub fn started(self, name: String, digest: [u8; 32], domain: Option<Domain>) -> Self {
+    pub fn started(
+        self,
+        name: String,
+        digest: [u8; 32],
+        signature: Beside,
+        domain: Option<Domain>,
+    ) -> Self {
         // That does not come from /proc, and it proves itself to no other coordinator.
-        let fades = Fades::Nothing;
-        Self { digest: Digest::Started(digest), started_as: Some(name), domain, fades, ..self }
+        let (digest, fades) = (Digest::Started(digest), Fades::Nothing);
+        let (started_as, signature) = (Some(name), Some(signature));
+        Self { digest, started_as, signature, domain, fades, ..self }
     }
 
     /// What others are told of it.

@@ -3,13 +3,16 @@
 //! The program file is read once into a memfd, sealed, measured, and run from there; the process
 //! gets a socket to the coordinator that nobody else ever had, and an environment that holds
 //! nothing but what is given. So the digest is that of the bytes that run, whatever happens to
-//! the file. That holds for a process of its own as for a domain, which a launcher starts: both from what
-//! [`prepare`] has made.
+//! the file. The signature beside the program is checked against that digest: by the coordinator's policy
+//! ([`crate::signatures`]), and here where the service is not to be started without one. That holds for a
+//! process of its own as for a domain, which a launcher starts: both from what [`prepare`] has made.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use partywall_shm::memory;
 use partywall_shm::socket::{self, Endpoint};
@@ -17,6 +20,7 @@ use partywall_shm::spawn::SOCKET_NUMBER;
 
 use crate::identity::{self, Domain};
 use crate::server::{Coordinator, Started};
+use crate::signatures::{Found, Signatures};
 
 /// Environment variable by which a started process finds its socket.
 pub const SOCKET_VARIABLE: &str = "PARTYWALL_FD";
@@ -34,6 +38,8 @@ pub struct Service {
     pub environment: Vec<(String, String)>,
     /// Its working directory.
     pub directory: PathBuf,
+    /// Whose signatures count, where it is started only with one.
+    pub signatures: Option<Arc<Signatures>>,
 }
 
 /// Why a service did not start.
@@ -78,6 +84,7 @@ pub struct Known {
     socket: Endpoint,
     service: String,
     digest: [u8; 32],
+    signature: Arc<Found>,
 }
 
 impl Known {
@@ -90,8 +97,8 @@ impl Known {
         pidfd: OwnedFd,
         domain: Option<Domain>,
     ) {
-        let Self { socket, service: name, digest } = self;
-        coordinator.add_started(Started { socket, pidfd, pid, name, digest, domain });
+        let Self { socket, service: name, digest, signature } = self;
+        coordinator.add_started(Started { socket, pidfd, pid, name, digest, signature, domain });
     }
 }
 
@@ -101,7 +108,7 @@ fn failed(service: &Service, step: &'static str) -> impl FnOnce(io::Error) -> La
     move |source| LaunchError { name, program, step, source }
 }
 
-/// Measures a service's program and makes all that it needs to run.
+/// Measures a service's program, reads the signature beside it, and makes all that it needs to run.
 ///
 /// # Errors
 /// [`LaunchError`].
@@ -111,6 +118,14 @@ pub fn prepare(service: &Service) -> Result<Prepared, LaunchError> {
     let image =
         memory::sealed_copy(&service.name, &bytes).map_err(failed(service, "sealing a copy of"))?;
     drop(bytes);
+    let signature = Found::beside(&service.program);
+    if let Some(signatures) = &service.signatures {
+        let checked = signatures.check(&signature, digest, Some(&service.name), SystemTime::now());
+        checked.map_err(|e| {
+            let text = format!("{e}; remedy: {}", e.remedy(&service.name));
+            failed(service, "checking the signature of")(io::Error::other(text))
+        })?;
+    }
     let (ours, theirs) = socket::pair().map_err(failed(service, "making a socket for"))?;
     // Before there is a process that could send descriptors.
     let socket = Endpoint::new(ours);
@@ -125,7 +140,12 @@ pub fn prepare(service: &Service) -> Result<Prepared, LaunchError> {
         environment: kept.chain(given).chain([socket_number]).collect(),
         directory: service.directory.clone(),
         socket: theirs,
-        known: Known { socket, service: service.name.clone(), digest },
+        known: Known {
+            socket,
+            service: service.name.clone(),
+            digest,
+            signature: Arc::new(signature),
+        },
     })
 }
 

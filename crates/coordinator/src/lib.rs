@@ -7,7 +7,7 @@
 //! kernel who a process is, [`container`] finds its container, [`engine`] asks what that was made of,
 //! and `measure` does so, and measures programs, on other threads; [`audit`] writes down what happened
 //! and `telemetry` counts it; [`launch`] starts services so that the answer is strong; [`trust`]
-//! certifies their keys.
+//! certifies their keys, and [`signatures`] has those of programs.
 #![forbid(unsafe_code)]
 
 pub mod audit;
@@ -24,6 +24,7 @@ pub mod policy;
 pub mod quota;
 mod ready;
 pub mod server;
+pub mod signatures;
 pub mod state;
 mod telemetry;
 pub mod trust;

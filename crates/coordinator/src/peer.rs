@@ -18,6 +18,7 @@ use partywall_shm::socket::{self, Credentials, Endpoint};
 use crate::handout::Part;
 use crate::identity::{Domain, Facts};
 use crate::quota::{Charge, Exceeded, Usage};
+use crate::signatures::{Beside, Found};
 use crate::state::{Conn, Spoken};
 
 /// Why a connection is closed.
@@ -38,6 +39,8 @@ pub struct Started {
     pub name: String,
     /// SHA-256 of the sealed copy it runs.
     pub digest: [u8; 32],
+    /// What was found beside its program.
+    pub signature: Arc<Found>,
     /// Where it runs, if it is a domain.
     pub domain: Option<Domain>,
 }
@@ -73,6 +76,7 @@ pub(crate) struct Charges {
 pub(crate) struct Known {
     pub(crate) name: String,
     pub(crate) digest: [u8; 32],
+    pub(crate) signature: Beside,
     pub(crate) domain: Option<Domain>,
 }
 

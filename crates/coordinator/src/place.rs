@@ -7,10 +7,12 @@
 //! be, for others can neither rename nor remove what is not theirs in it. To write a socket is to
 //! connect to it, which others may.
 
-use std::fs::{self, FileType, Metadata};
-use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::fs::{self, File, FileType, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
+
+use zeroize::Zeroizing;
 
 /// Symbolic links that are followed, as the kernel does (path_resolution(7)).
 const LINKS: usize = 40;
@@ -22,6 +24,12 @@ pub enum Kind {
     Policy,
     /// A file of an authority.
     Authority,
+    /// A key whose signatures count.
+    Key,
+    /// A private key that signs programs.
+    Signer,
+    /// The list of programs and keys whose signatures count no more.
+    Revoked,
     /// The socket of a container engine.
     Engine,
     /// A directory that has, at any depth, what a command has written of its run.
@@ -36,10 +44,26 @@ pub enum Why {
     Text(String),
 }
 
+impl Why {
+    /// What to say of it; `remedy` is that of what cannot be looked at.
+    pub fn said(self, remedy: &str) -> String {
+        match self {
+            Self::Io(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                let own = rustix::process::geteuid().as_raw();
+                format!("{e}; remedy: let user {own} read it, and enter each directory of the path")
+            }
+            Self::Io(e) => format!("{e}; remedy: {remedy}"),
+            Self::Text(text) => text,
+        }
+    }
+}
+
 impl Kind {
     fn is(self, found: FileType) -> bool {
         match self {
-            Self::Policy | Self::Authority => found.is_file(),
+            Self::Policy | Self::Authority | Self::Key | Self::Signer | Self::Revoked => {
+                found.is_file()
+            }
             Self::Engine => found.is_socket(),
             Self::Run => found.is_dir(),
         }
@@ -51,6 +75,9 @@ impl Kind {
             Self::Authority => {
                 "this is no regular file; remedy: name a directory that `partywall ca init` has made"
             }
+            Self::Key => "this is no regular file; remedy: name a public key's file",
+            Self::Signer => "this is no regular file; remedy: name a private key's file",
+            Self::Revoked => "this is no regular file; remedy: name the list of what is revoked",
             Self::Engine => "this is no socket; remedy: name the engine's socket",
             Self::Run => "this is no directory; remedy: remove it",
         };
@@ -62,6 +89,9 @@ impl Kind {
         match self {
             Self::Policy => ("change the policy", "the policy"),
             Self::Authority => ("certify whom it likes", "the authority"),
+            Self::Key => ("have its own programs trusted", "the key"),
+            Self::Signer => ("sign with another key", "the key"),
+            Self::Revoked => ("take back what is revoked", "the list"),
             Self::Engine => ("answer as the engine", "the engine's socket"),
             Self::Run => ("change what this command does", "XDG_RUNTIME_DIR"),
         }
@@ -110,6 +140,38 @@ impl Kind {
         }
     }
 
+    /// The text of a file of at most `most` bytes that [`Kind::find`] finds for this user.
+    ///
+    /// # Errors
+    /// [`Why`].
+    pub fn read(self, path: &Path, most: u64) -> Result<String, Why> {
+        text_of(self.open(path)?, most)
+    }
+
+    /// The same of a private key, which nobody but its owner can reach.
+    ///
+    /// # Errors
+    /// [`Why`].
+    pub fn read_secret(self, path: &Path, most: u64) -> Result<Zeroizing<String>, Why> {
+        let file = self.open(path)?;
+        let mode = file.metadata().map_err(Why::Io)?.mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(Why::Text(format!(
+                "others than its owner can reach this private key (mode {mode:o}); remedy: `chmod 600 {}`, and \
+                 another key if somebody may have read it",
+                path.display()
+            )));
+        }
+        text_of(file, most).map(Zeroizing::new)
+    }
+
+    fn open(self, path: &Path) -> Result<File, Why> {
+        let real = self.find(path, rustix::process::geteuid().as_raw())?;
+        let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+        let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(real);
+        opened.map_err(Why::Io)
+    }
+
     fn check(self, at: &Path, found: &Metadata, user: u32) -> Result<(), Why> {
         const STICKY: u32 = 0o1000;
         let (shown, owner) = (at.display(), found.uid());
@@ -129,6 +191,17 @@ impl Kind {
             )));
         }
         Ok(())
+    }
+}
+
+/// The text of a file, read into memory that does not move: it may be secret.
+fn text_of(file: File, most: u64) -> Result<String, Why> {
+    let length = file.metadata().map_err(Why::Io)?.len().min(most);
+    let mut text = String::with_capacity(length as usize + 1);
+    file.take(most + 1).read_to_string(&mut text).map_err(Why::Io)?;
+    match text.len() as u64 > most {
+        true => Err(Why::Text(format!("over {most} bytes; remedy: name the file that is meant"))),
+        false => Ok(text),
     }
 }
 

@@ -24,6 +24,7 @@
 //!
 //! [principal.greeter]
 //! started = "greeter"             # started by the coordinator under this name
+//! signed = true                   # its program is signed for that name, by a key under [signatures]
 //!
 //! [service.greeter]               # a name
 //! register = ["greeter"]          # principals that may serve it
@@ -44,6 +45,10 @@
 //! domain = "shop.example"         # the trust domain of their SPIFFE IDs
 //! directory = "/var/lib/partywall/authority"
 //!
+//! [signatures]                    # whose signatures of programs count
+//! keys = ["/etc/partywall/keys/builder.pub"]
+//! revoked = "/etc/partywall/revoked"
+//!
 //! [sealing]                       # how records of sealed links are made
 //! suite = "aes-128-gcm"
 //!
@@ -58,6 +63,7 @@
 //! only if the name says `fallback = true`. A policy that has it both under `register` and under
 //! `[names]` without saying so is refused.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use partywall_abi::control::{Digest, Grant};
@@ -72,9 +78,11 @@ use crate::quota::{Account, Limits};
 mod file;
 mod read;
 mod seal;
+mod signed;
 
 use seal::Form;
 pub use seal::{AuthorityPlace, Wish};
+use signed::Signers;
 
 /// The principal that covers every process.
 pub const ANYONE: &str = "anyone";
@@ -130,6 +138,9 @@ pub enum PolicyError {
     /// The authority that it names cannot be used.
     #[error("[authority]: {0}")]
     Authority(#[from] crate::trust::TrustError),
+    /// A key that it names, or the list of what is revoked, cannot be used.
+    #[error("[signatures]: {0}")]
+    Signatures(#[from] crate::signatures::SignaturesError),
     /// There is no file to be read again.
     #[error(
         "this coordinator has no policy file that it could read again; remedy: start it with one, or, where \
@@ -176,6 +187,8 @@ struct Principal {
     compose: Option<Vec<String>>,
     program: Option<([u8; 32], bool)>,
     started: Option<String>,
+    /// Its program is signed for the name under which the coordinator has started it.
+    signed: bool,
     quota: Option<Limits>,
 }
 
@@ -243,6 +256,8 @@ pub struct Policy {
     /// How records of sealed links are made.
     form: Form,
     authority: AuthorityPlace,
+    /// Whose signatures of programs count.
+    signers: Signers,
     /// The Compose file that it was made from, if it is not TOML.
     compose: Option<String>,
 }
@@ -389,9 +404,11 @@ impl Policy {
 
     /// The names of the principals that these facts are, `anyone` left out.
     pub fn principals(&self, facts: &Facts) -> Vec<String> {
+        let signature = OnceCell::new();
+        let is_signed = || *signature.get_or_init(|| self.signature(facts).is_ok());
         self.principals
             .iter()
-            .filter(|(_, p)| p.covers(facts))
+            .filter(|(_, p)| p.covers(facts) && (!p.signed || is_signed()))
             .map(|(name, _)| name.clone())
             .take(limits::PRINCIPALS)
             .collect()
@@ -618,6 +635,7 @@ impl Principal {
             && self.container.as_ref().is_none_or(container)
     }
 
+    /// Whether all its facts hold, but for a signature.
     fn covers(&self, f: &Facts) -> bool {
         let program = |(wanted, strong): ([u8; 32], bool)| match f.digest {
             Digest::Started(d) => d == wanted,

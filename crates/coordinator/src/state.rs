@@ -158,6 +158,8 @@ struct Standing {
     facts: Facts,
     identity: Arc<Identity>,
     usage: Arc<Usage>,
+    /// The names that the signature of its program lists, where it has to be signed.
+    listed: Vec<String>,
 }
 
 /// What a process and the coordinator have agreed on when it proved itself.
@@ -317,12 +319,13 @@ impl State {
         let conn = self.next_conn;
         self.next_conn += 1;
         let identity = Arc::new(facts.identity(self.policy.principals(&facts)));
+        let listed = self.policy.listed(&facts, &identity.principals);
         let you = Identity::clone(&identity);
         let contained = facts.contained.as_deref().filter(|_| facts.container.is_none());
         let no_origin = facts.origin_error.as_deref();
         let admitted = Event::admitted(&identity, usage.account(), contained, no_origin);
         let connection = Connection {
-            standing: Arc::new(Standing { facts, identity, usage }),
+            standing: Arc::new(Standing { facts, identity, usage, listed }),
             spoken,
             hardened: false,
             certified: false,
@@ -601,12 +604,16 @@ impl State {
         ))
     }
 
-    /// What keeps a process from being a principal that goes by its program, or by what its engine says.
+    /// What keeps a process from being a principal that goes by its program, by that one's signature, or by
+    /// what its engine says.
     fn unknown_hint(&self, c: &Connection) -> String {
         let engine = c.standing.facts.origin_error.as_ref().filter(|_| self.policy.asks_engines());
         let engine =
             engine.map(|why| format!(" (what its container was made of is unknown: {why})"));
-        self.digest_hint(c) + &engine.unwrap_or_default()
+        let facts = &c.standing.facts;
+        let signature = self.policy.asks_for_signatures().then(|| self.policy.signature(facts));
+        let signature = signature.and_then(Result::err).map(|why| format!(" ({why})"));
+        self.digest_hint(c) + &engine.unwrap_or_default() + &signature.unwrap_or_default()
     }
 
     fn digest_hint(&self, c: &Connection) -> String {

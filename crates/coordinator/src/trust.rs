@@ -13,18 +13,17 @@
 //! told the time by it.
 
 use std::fs;
-use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use partywall_abi::control::{Root, TrustMessage};
 use partywall_abi::limits;
 use partywall_trust::{
-    Authority, AuthorityError, CertificateError, Id, IdError, LEAF_LIFE, PublicKey, Roots,
+    Authority, AuthorityError, CertificateError, Id, IdError, LEAF_LIFE, PublicKey, ROOTS, Roots,
     TrustDomain,
 };
 use rustix::time::{ClockId, clock_gettime};
+use zeroize::Zeroizing;
 
 use crate::place::{Kind, Why};
 
@@ -34,6 +33,8 @@ pub const DOMAIN: &str = "partywall.local";
 pub const CERTIFICATES: &str = "authority.pem";
 /// The file with its private key.
 pub const KEY: &str = "authority.key";
+/// The private key of certificates that are there already, while it is on its way to [`KEY`].
+pub const NEXT: &str = "authority.key.next";
 /// The directory in it with other roots that are trusted, as PEM.
 pub const TRUSTED: &str = "trusted";
 /// The most bytes of one of these files.
@@ -127,40 +128,34 @@ impl Trust {
     /// [`TrustError`]
     pub fn load(domain: &str, directory: &Path) -> Result<Self, TrustError> {
         let (domain, clock) = (TrustDomain::new(domain)?, Clock::now());
-        let (certificates, key) = (directory.join(CERTIFICATES), directory.join(KEY));
-        let text = read(&certificates, false)?;
-        let secret = zeroize::Zeroizing::new(read(&key, true)?);
-        let authority = Authority::from_pem(&domain, &text, &secret, clock.time());
-        let authority = authority.map_err(|e| {
-            let path = if matches!(e, AuthorityError::Key(_)) { key } else { certificates };
-            wrong(path, format!("{e}; remedy: `partywall ca init`, or correct [authority]"))
-        })?;
-        let mut trust = Self::of(authority, clock)?;
-        let trusted = directory.join(TRUSTED);
-        let mut files = match fs::read_dir(&trusted) {
-            Ok(files) => files
-                .map(|file| file.map(|file| file.path()))
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|e| wrong(trusted, e.to_string()))?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(e) => return Err(wrong(trusted, e.to_string())),
-        };
-        files.retain(|file| file.extension().is_some_and(|e| e == "pem"));
-        files.sort();
-        for file in files {
-            let text = read(&file, false)?;
-            let added = trust.roots.add_pem(&domain, &text);
+        let mut trust = Self::of(authority(&domain, directory, clock.time())?, clock)?;
+        for file in trusted_files(directory)? {
+            let added = trust.roots.add_pem(&domain, &read(&file)?);
             added.map_err(|e| wrong(file, format!("{e}; remedy: remove it, or write a root")))?;
         }
-        let bytes: usize = trust.roots.certificates().map(|(_, der)| der.len()).sum();
-        if bytes > ROOTS_BYTES {
-            let text = format!(
-                "the roots have {bytes} bytes together, and {ROOTS_BYTES} go into a message; remedy: remove \
-                 those that sign nothing any more"
-            );
+        if let Err(text) = trust.has_room(0) {
             return Err(wrong(directory.join(TRUSTED), text));
         }
         Ok(trust)
+    }
+
+    /// Whether another root of so many bytes can be trusted beside those that are.
+    ///
+    /// # Errors
+    /// Why not, and the remedy.
+    pub fn has_room(&self, another: usize) -> Result<(), String> {
+        let remedy = "remedy: remove those that sign nothing any more";
+        let count = self.roots.certificates().count();
+        let bytes = self.roots.certificates().map(|(_, der)| der.len()).sum::<usize>() + another;
+        if bytes > ROOTS_BYTES {
+            return Err(format!(
+                "the roots have {bytes} bytes together, and {ROOTS_BYTES} go into a message; {remedy}"
+            ));
+        }
+        if another > 0 && count == ROOTS {
+            return Err(format!("there are {count} roots, and {ROOTS} are the most; {remedy}"));
+        }
+        Ok(())
     }
 
     /// The same, whose certificates hold for so long.
@@ -228,34 +223,75 @@ fn wrong(path: impl Into<PathBuf>, text: String) -> TrustError {
     TrustError::File { path: path.into(), text }
 }
 
-/// The text of a file that nobody else can change, and, if it is secret, nobody else can read.
-fn read(path: &Path, is_secret: bool) -> Result<String, TrustError> {
-    let fail = |e: std::io::Error| wrong(path, format!("{e}; remedy: `partywall ca init`"));
-    let own = rustix::process::geteuid().as_raw();
-    let real = Kind::Authority.find(path, own).map_err(|why| match why {
-        Why::Io(e) => fail(e),
-        Why::Text(text) => wrong(path, text),
-    })?;
-    let file = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-        .open(real)
-        .map_err(fail)?;
-    let mode = file.metadata().map_err(fail)?.mode() & 0o7777;
-    if is_secret && mode & 0o077 != 0 {
-        let text = format!(
-            "others than its owner can reach this private key (mode {mode:o}); remedy: `chmod 600 {}`, and \
-             `partywall ca rotate` if somebody may have read it",
-            path.display()
-        );
-        return Err(wrong(path, text));
+/// What to do about a file that is not there.
+const MISSING: &str = "`partywall ca init`";
+
+/// The text of a file of an authority that nobody else can change.
+///
+/// # Errors
+/// [`TrustError::File`].
+pub fn read(path: &Path) -> Result<String, TrustError> {
+    let read = Kind::Authority.read(path, LARGEST);
+    read.map_err(|why| wrong(path, why.said(MISSING)))
+}
+
+/// The same of its private key, which nobody else can read either.
+fn read_secret(path: &Path) -> Result<Zeroizing<String>, TrustError> {
+    let read = Kind::Authority.read_secret(path, LARGEST);
+    read.map_err(|why| wrong(path, why.said(MISSING)))
+}
+
+/// The files with other roots that are trusted, of an authority's directory.
+///
+/// # Errors
+/// [`TrustError::File`].
+pub fn trusted_files(directory: &Path) -> Result<Vec<PathBuf>, TrustError> {
+    let trusted = directory.join(TRUSTED);
+    let files = match fs::read_dir(&trusted) {
+        Ok(files) => files.map(|file| file.map(|file| file.path())).collect::<Result<Vec<_>, _>>(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e),
+    };
+    let mut files = files.map_err(|e| wrong(trusted, Why::Io(e).said(MISSING)))?;
+    files.retain(|file| file.extension().is_some_and(|e| e == "pem"));
+    files.sort();
+    Ok(files)
+}
+
+/// The authority whose files are there. While its key is replaced, that of the certificate is there under
+/// another name ([`NEXT`]); both are looked at once more where another authority was put there meanwhile.
+fn authority(
+    domain: &TrustDomain,
+    directory: &Path,
+    now: SystemTime,
+) -> Result<Authority, TrustError> {
+    let certificates = directory.join(CERTIFICATES);
+    let keys = [KEY, NEXT].map(|name| directory.join(name));
+    let mut why = None;
+    for _ in 0..2 {
+        let text = read(&certificates)?;
+        for path in &keys {
+            let secret = match read_secret(path) {
+                Ok(secret) => secret,
+                Err(e) if !path.exists() => {
+                    why = why.or(Some(e));
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            let e = match Authority::from_pem(domain, &text, &secret, now) {
+                Ok(authority) => return Ok(authority),
+                Err(e) => e,
+            };
+            let of = if matches!(e, AuthorityError::Key(_)) { path } else { &certificates };
+            let text = format!("{e}; remedy: `partywall ca init`, or correct [authority]");
+            why = match e {
+                AuthorityError::OtherKey(_) => Some(wrong(of, text)),
+                _ => return Err(wrong(of, text)),
+            };
+        }
     }
-    let mut text = String::new();
-    file.take(LARGEST + 1).read_to_string(&mut text).map_err(fail)?;
-    if text.len() as u64 > LARGEST {
-        return Err(wrong(path, format!("over {LARGEST} bytes; remedy: name an authority's file")));
-    }
-    Ok(text)
+    Err(why.expect("each of the files had a reason"))
 }
 
 impl From<CertificateError> for TrustError {
@@ -263,3 +299,6 @@ impl From<CertificateError> for TrustError {
         Self::Authority(error.into())
     }
 }
+
+#[cfg(test)]
+mod tests;

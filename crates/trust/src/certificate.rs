@@ -294,7 +294,7 @@ impl Certified {
 }
 
 /// Seconds since 1970 as a time; none before that.
-fn time_of(seconds: i64) -> SystemTime {
+pub(crate) fn time_of(seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or(0))
 }
 

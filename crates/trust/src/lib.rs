@@ -16,6 +16,7 @@
 
 mod authority;
 mod certificate;
+mod described;
 mod envelope;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -24,6 +25,7 @@ pub mod handshake;
 mod id;
 mod key;
 mod noise;
+mod program;
 pub mod record;
 mod statement;
 
@@ -31,7 +33,9 @@ pub use authority::{Authority, AuthorityError, LEAF_LIFE, ROOT_LIFE};
 pub use certificate::{
     CERTIFICATE_BYTES, CHAIN, CHAIN_BYTES, CertificateError, Certified, Chain, ROOTS, Roots,
 };
+pub use described::Described;
 pub use envelope::{Envelope, EnvelopeError};
 pub use id::{Id, IdError, TrustDomain};
 pub use key::{KeyError, PublicKey, SigningKey};
+pub use program::{Program, Revoked, SignatureError};
 pub use statement::{Statement, StatementError};

@@ -149,11 +149,9 @@ const OF_FILE: [&str; 8] =
 
 /// Checks the keys of the file itself.
 pub fn of_file(root: &Field<'_>) -> Result<(), ComposeError> {
+    mistyped_extension(root)?;
     for entry in root.entries()? {
         let known = OF_FILE.contains(&entry.name) || entry.name == "include";
-        if entry.name == EXTENSION {
-            return Err(entry.bad("this stands in a service; move it there"));
-        }
         if !known && !entry.name.starts_with("x-") {
             return Err(unknown(&entry, OF_FILE.into_iter().chain(["include"])));
         }

@@ -114,6 +114,7 @@ pub fn containers(
     cx: &mut Context<'_>,
 ) -> Result<Vec<ListedContainer>, ComposeError> {
     keys::of_file(root)?;
+    super::signed::is_not_for_containers(root)?;
     let Some(services) = root.get("services")? else { return Ok(Vec::new()) };
     let container = |field: &Field<'_>| {
         keys::mistyped_extension(field)?;

@@ -1,4 +1,5 @@
 mod keys;
+mod signed;
 mod ties;
 mod types;
 
@@ -133,7 +134,8 @@ fn whole_file_is_read() {
 
 #[test]
 fn the_directory_of_the_file() {
-    let compose = |path: &str| Compose { path: path.into(), services: vec![], notes: vec![] };
+    let compose =
+        |path: &str| Compose { path: path.into(), services: vec![], signers: None, notes: vec![] };
     assert_eq!(compose("a/b/compose.yaml").dir(), Path::new("a/b"));
     assert_eq!(compose("compose.yaml").dir(), Path::new("."));
 }

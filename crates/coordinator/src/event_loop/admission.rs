@@ -20,6 +20,7 @@ use crate::identity::{Facts, Measured};
 use crate::measure::{Found, Job};
 use crate::peer::{Challenged, Charges, Known, Look, Peer, Reason, Stage, Started};
 use crate::quota::{Account, Resource, Usage};
+use crate::signatures::Beside;
 use crate::state::{Spoken, UNAVAILABLE};
 
 /// How long a process may take to answer the challenge.
@@ -75,7 +76,8 @@ impl EventLoop {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
         };
-        let known = Known { name: s.name, digest: s.digest, domain: s.domain };
+        let signature = Beside { found: s.signature, at: self.state.time() };
+        let known = Known { name: s.name, digest: s.digest, signature, domain: s.domain };
         match charges(&self.usage(credentials, Some(&known))) {
             Ok(charges) => self.admit(s.socket, credentials, Some(s.pidfd), Some(known), charges),
             Err(why) => tracing::error!(why, name = known.name, "a service was turned away"),
@@ -227,7 +229,9 @@ impl EventLoop {
         let facts = self.reader.read(uid, gid, (pid != 0).then_some(pid));
         let _else_nobody_is_accepted = self.room();
         match &peer.started {
-            Some(known) => facts.started(known.name.clone(), known.digest, known.domain),
+            Some(Known { name, digest, signature, domain }) => {
+                facts.started(name.clone(), *digest, signature.clone(), *domain)
+            }
             None => facts,
         }
     }

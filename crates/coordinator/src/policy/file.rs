@@ -9,13 +9,15 @@ use super::{Policy, PolicyError};
 use crate::place::{Kind, Why};
 
 impl Policy {
-    /// Reads and checks a file. Blocks for as long as its file system likes.
+    /// Reads and checks a file, and those of keys that it names. Blocks for as long as its file system likes.
     ///
     /// # Errors
     /// [`PolicyError`].
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let text = Self::text_of(path)?;
-        Self::parse(&path.display().to_string(), &text)
+        let mut policy = Self::parse(&path.display().to_string(), &text)?;
+        policy.load_signatures()?;
+        Ok(policy)
     }
 
     /// The text of a file that nobody else can change. Blocks as [`Policy::load`].

@@ -18,14 +18,19 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use toml::Spanned;
 
 use super::seal::{AuthorityPlace, Form};
+use super::signed::Signers;
 use super::{ANYONE, Policy, PolicyError, Principal, Rule, Service, Wish, did_you_mean};
 use crate::container::{self, Engines};
 use crate::engine;
 use crate::identity;
 use crate::quota::Limits;
+use crate::signatures::KEYS;
 
 /// How long certificates may hold, in seconds.
 const LIVES: std::ops::RangeInclusive<u32> = 10..=30 * 24 * 3600;
+/// What a principal of a signed program lacks.
+const NO_KEYS: &str = "`signed = true`, and no key is trusted; add `keys = [\"/etc/partywall/keys/builder.pub\"]` \
+     under [signatures], as `partywall sign --new-key` makes them";
 /// Largest policy file, in bytes.
 pub(super) const LARGEST: u64 = 4 << 20;
 #[derive(Deserialize)]
@@ -46,6 +51,16 @@ struct File {
     authority: AuthoritySection,
     #[serde(default)]
     sealing: SealingSection,
+    #[serde(default)]
+    signatures: SignaturesSection,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct SignaturesSection {
+    #[serde(default)]
+    keys: Vec<Spanned<PathBuf>>,
+    revoked: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -84,6 +99,8 @@ struct PrincipalSection {
     program: Option<String>,
     evidence: Option<Evidence>,
     started: Option<String>,
+    #[serde(default)]
+    signed: bool,
     quota: Option<Limits>,
 }
 
@@ -267,6 +284,30 @@ impl AuthoritySection {
     }
 }
 
+impl SignaturesSection {
+    fn read(self, place: &Place<'_>) -> Result<Signers, PolicyError> {
+        let absolute = |path: &Spanned<PathBuf>, key: &str, example: &str| {
+            if path.get_ref().is_absolute() {
+                return Ok(path.get_ref().clone());
+            }
+            let text = format!("write an absolute path, as `{example}`");
+            Err(place.wrong(path, format!("signatures.{key}"), text))
+        };
+        if let Some(beyond) = self.keys.get(KEYS) {
+            let text = format!("{KEYS} keys are the most; remove those that sign nothing any more");
+            return Err(place.wrong(beyond, "signatures.keys".into(), text));
+        }
+        let mut signers = Signers::default();
+        for key in &self.keys {
+            signers.keys.push(absolute(key, "keys", "/etc/partywall/keys/builder.pub")?);
+        }
+        let revoked = self.revoked.as_ref();
+        signers.revoked =
+            revoked.map(|list| absolute(list, "revoked", "/etc/partywall/revoked")).transpose()?;
+        Ok(signers)
+    }
+}
+
 impl SealingSection {
     fn read(self, place: &Place<'_>) -> Result<Form, PolicyError> {
         let mut form = Form { classes: self.classes, ..Form::default() };
@@ -362,6 +403,7 @@ impl Policy {
         let mut policy = Self { limits: parsed.quota, harden, ..Self::default() };
         policy.authority = parsed.authority.read(&place)?;
         policy.form = parsed.sealing.read(&place)?;
+        policy.signers = parsed.signatures.read(&place)?;
         for (name, section) in parsed.engine {
             let key = format!("engine.{}", name.get_ref());
             let added = add_engine(&mut policy, name.get_ref(), &section);
@@ -370,7 +412,12 @@ impl Policy {
         for (name, section) in parsed.principal {
             let key = format!("principal.{}", name.get_ref());
             let read = principal(name.get_ref(), section, &policy.engines);
-            let principal = read.map_err(|text| place.wrong(&name, key, text))?;
+            let principal = read
+                .and_then(|p| match p.signed && policy.signers.keys.is_empty() {
+                    true => Err(NO_KEYS.into()),
+                    false => Ok(p),
+                })
+                .map_err(|text| place.wrong(&name, key, text))?;
             policy.principals.insert(name.into_inner(), principal);
         }
         if let (Some(harden), Some(uid)) = (parsed.harden.filter(|h| *h.get_ref()), blind)
@@ -502,6 +549,11 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
         return Err("`evidence` says how `program` must be known; add `program`".into());
     }
     let strong = s.evidence != Some(Evidence::Observed);
+    if s.signed && !strong {
+        return Err("`signed` is for what the coordinator has started from a sealed copy; remove `evidence = \
+                    \"observed\"`, or `signed`"
+            .into());
+    }
     let program = match s.program {
         None => None,
         Some(text) => Some((sha256(&text)?, strong)),
@@ -538,9 +590,18 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
             limits::COMPOSE_BYTES
         ));
     }
-    let (uid, gid, cgroup, started) = (s.uid, s.gid, s.cgroup, s.started);
-    let p =
-        Principal { uid, gid, cgroup, container, image, compose, program, started, quota: None };
+    let p = Principal {
+        uid: s.uid,
+        gid: s.gid,
+        cgroup: s.cgroup,
+        container,
+        image,
+        compose,
+        program,
+        started: s.started,
+        signed: s.signed,
+        quota: None,
+    };
     if p.goes_by_origin() && !engines.answers() {
         let what = if p.image.is_some() { "image" } else { "compose" };
         return Err(format!(
@@ -549,7 +610,7 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
         ));
     }
     if p == Principal::default() {
-        let facts = "uid, gid, cgroup, container, image, compose, program, started";
+        let facts = "uid, gid, cgroup, container, image, compose, program, started, signed";
         return Err(format!("no fact: give at least one of {facts}"));
     }
     Ok(Principal { quota: s.quota, ..p })

@@ -8,7 +8,7 @@ use partywall_trust::LEAF_LIFE;
 use partywall_trust::record::Suite;
 use serde::Deserialize;
 
-use super::{ANYONE, Policy};
+use super::Policy;
 use crate::trust::{DOMAIN, Trust, TrustError};
 
 /// Whether a link is to be sealed; of several the highest counts.
@@ -97,13 +97,9 @@ impl Policy {
         principals.iter().find(serves).or(principals.first()).map(String::as_str)
     }
 
-    /// The names that these principals may serve.
-    pub(crate) fn names_served_by(&self, principals: &[String]) -> Vec<String> {
-        let may = |service: &super::Service| {
-            let register = &service.register;
-            register.contains(ANYONE) || principals.iter().any(|p| register.contains(p))
-        };
-        let served = self.services.iter().filter(|(_, service)| may(service));
-        served.map(|(name, _)| name.to_string()).collect()
+    /// The names that these principals may serve, with a signature that lists these names.
+    pub(crate) fn names_served_by(&self, principals: &[String], listed: &[String]) -> Vec<String> {
+        let served = self.services.keys().filter(|name| self.may_serve(principals, listed, name));
+        served.map(ToString::to_string).collect()
     }
 }

@@ -1,10 +1,13 @@
 //! What a policy allows, and what is none.
 
+mod signed;
+
 use partywall_abi::security::{Confidentiality, Evidence, Isolation, Seal};
 
 use super::*;
 use crate::container::Container;
 use crate::engine::Origin;
+use crate::signatures::KEYS;
 use partywall_trust::record::Suite;
 
 fn facts() -> Facts {
@@ -20,6 +23,7 @@ fn facts() -> Facts {
         origin_error: None,
         contained: None,
         started_as: None,
+        signature: None,
         domain: None,
         user: 1000,
         descends: false,
@@ -523,8 +527,8 @@ fn a_link_is_sealed_as_the_strictest_rule_wants() {
     assert_eq!(policy.certified_as(&principals), Some("c"), "it may serve a name");
     assert_eq!(policy.certified_as(&principals[..1]), Some("a"));
     assert_eq!(policy.certified_as(&[]), None);
-    assert_eq!(policy.names_served_by(&principals), ["g"]);
-    assert!(policy.names_served_by(&principals[..1]).is_empty());
+    assert_eq!(policy.names_served_by(&principals, &[]), ["g"]);
+    assert!(policy.names_served_by(&principals[..1], &[]).is_empty());
 }
 
 /// The keys of a table that the parser reads, as its message about another key lists them.
@@ -542,13 +546,23 @@ fn documented_keys_are_those_that_the_parser_reads() {
         (
             "The top of the file",
             "",
-            &["principal", "engine", "service", "names", "quota", "authority", "sealing"][..],
+            &[
+                "principal",
+                "engine",
+                "service",
+                "names",
+                "quota",
+                "authority",
+                "sealing",
+                "signatures",
+            ][..],
         ),
         ("`[principal.NAME]`", "[principal.a]", &["quota"]),
         ("`[engine.NAME]`", "[engine.docker]", &[]),
         ("`[service.NAME]`", "[service.a]", &["call"]),
         ("`[authority]`", "[authority]", &[]),
         ("`[sealing]`", "[sealing]", &[]),
+        ("`[signatures]`", "[signatures]", &[]),
         ("`[quota]` and `[principal.NAME.quota]`", "[quota]", &[]),
     ] {
         let documented = partywall_testkit::documented_keys("policy.md", heading);

@@ -47,13 +47,17 @@ impl State {
 
     fn register(&mut self, conn: Conn, request: u32, name: ServiceName, places: u32) {
         let c = &self.connections[&conn];
-        if !self.policy.may_register(&c.standing.identity.principals, &name) {
-            let text = format!(
-                "the policy does not let {} serve `{name}`; remedy: {}{}",
-                who(c),
-                self.policy.remedy_to_serve(&c.standing.identity.principals, &name),
-                self.unknown_hint(c)
-            );
+        let principals = &c.standing.identity.principals;
+        if !self.policy.may_serve(principals, &c.standing.listed, &name) {
+            let text = match self.policy.may_register(principals, &name) {
+                true => self.policy.unlisted(&c.standing.facts, &c.standing.listed, &name),
+                false => format!(
+                    "the policy does not let {} serve `{name}`; remedy: {}{}",
+                    who(c),
+                    self.policy.remedy_to_serve(principals, &name),
+                    self.unknown_hint(c)
+                ),
+            };
             return self.deny(conn, request, "register", text);
         }
         let charge = match c.charge(Resource::Registrations) {

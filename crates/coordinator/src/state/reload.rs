@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use partywall_abi::control::{PolicyMessage, RegistryMessage};
+use partywall_abi::name::ServiceName;
 
 use super::{Conn, Effect, PERMISSION_DENIED, Standing, State, UNAVAILABLE};
 use crate::audit::Event;
@@ -38,7 +39,13 @@ impl State {
     }
 
     /// Puts a policy into force; `asked` is who wants to be told.
-    pub fn reload(&mut self, policy: Policy, asked: Option<(Conn, u32)>, now: Instant) -> Changed {
+    pub fn reload(
+        &mut self,
+        mut policy: Policy,
+        asked: Option<(Conn, u32)>,
+        now: Instant,
+    ) -> Changed {
+        policy.again_at(self.time());
         self.quotas.limit(policy.limits().clone());
         self.policy = policy;
         self.policies += 1;
@@ -72,17 +79,22 @@ impl State {
         let standing = Arc::clone(&self.connections[&conn].standing);
         let principals = self.policy.principals(&standing.facts);
         let usage = self.usage(&standing.facts, &principals);
-        if principals != standing.identity.principals || !Arc::ptr_eq(&usage, &standing.usage) {
+        let listed = self.policy.listed(&standing.facts, &principals);
+        if principals != standing.identity.principals
+            || !Arc::ptr_eq(&usage, &standing.usage)
+            || listed != standing.listed
+        {
             let facts = standing.facts.clone();
             let identity = Arc::new(facts.identity(principals));
-            self.connection(conn).standing = Arc::new(Standing { facts, identity, usage });
+            self.connection(conn).standing = Arc::new(Standing { facts, identity, usage, listed });
         }
         self.harden(conn);
         let c = &self.connections[&conn];
         let principals = &c.standing.identity.principals;
         let serves = c.registrations.iter().map(|(id, (name, _))| (*id, name.clone()));
+        let listed = &c.standing.listed;
         let over: Vec<_> =
-            serves.filter(|(_, name)| !self.policy.may_register(principals, name)).collect();
+            serves.filter(|(_, name)| !self.policy.may_serve(principals, listed, name)).collect();
         let watches = c.watches.iter().map(|(request, w)| (*request, w.name.clone()));
         let blind: Vec<_> = watches.filter(|(_, name)| !self.may_watch(principals, name)).collect();
         for (registration, name) in over {
@@ -193,9 +205,14 @@ impl State {
 
     fn server_may(&self, number: u64) -> bool {
         let link = &self.links[&number];
-        link.server.as_ref().is_none_or(|s| {
-            self.policy.may_register(&self.principals_of(s.conn, &s.standing), &link.name)
-        })
+        link.server.as_ref().is_none_or(|s| self.may_serve(s, &link.name))
+    }
+
+    /// Whether an end, gone or not, may serve the name.
+    pub(super) fn may_serve(&self, end: &super::links::End, name: &ServiceName) -> bool {
+        let now = self.connections.get(&end.conn).map_or(&end.standing, |c| &c.standing);
+        let principals = self.principals_of(end.conn, &end.standing);
+        self.policy.may_serve(&principals, &now.listed, name)
     }
 
     /// Takes over who an end is now; whether that has changed.

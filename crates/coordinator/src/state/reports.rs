@@ -59,7 +59,10 @@ impl State {
         let principals = self.connections[&conn].standing.identity.principals.clone();
         let methods = self.policy.methods(&principals, &name);
         let allowed = match role {
-            Role::Server => self.policy.may_register(&principals, &name),
+            Role::Server => {
+                let listed = &self.connections[&conn].standing.listed;
+                self.policy.may_serve(&principals, listed, &name)
+            }
             Role::Caller => !methods.is_empty(),
             Role::Redirected => !methods.is_empty() && self.policy.url(&name).is_some(),
         };
@@ -151,9 +154,7 @@ impl State {
         let (Some(caller), server) = (&link.caller, &link.server) else { return Ok(()) };
         let (callers, name) = (&caller.standing, link.name.clone());
         let methods = self.policy.methods(&self.principals_of(caller.conn, callers), &name);
-        let serves = server.as_ref().is_none_or(|s| {
-            self.policy.may_register(&self.principals_of(s.conn, &s.standing), &name)
-        });
+        let serves = server.as_ref().is_none_or(|s| self.may_serve(s, &name));
         let refused = match methods.is_empty() || !serves {
             true => Some(format!("the policy does not allow this link to `{name}` any more")),
             false => self.is_too_weak(number),

@@ -25,6 +25,7 @@ pub(super) fn facts(uid: u32) -> Facts {
         origin_error: None,
         contained: None,
         started_as: None,
+        signature: None,
         domain: None,
         user: uid,
         descends: false,
@@ -691,3 +692,4 @@ mod reports;
 mod sealing;
 mod security;
 mod shares;
+mod signatures;

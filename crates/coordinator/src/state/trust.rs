@@ -4,6 +4,8 @@
 //! tells both what their handshake has to agree on ([`Sealing`]), and has no part in it: it knows the
 //! certificates, and no key.
 
+use std::time::SystemTime;
+
 use partywall_abi::control::{Sealing, TrustMessage};
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Seal;
@@ -25,6 +27,11 @@ impl State {
             })
             .collect();
         told.into_iter().for_each(|conn| self.send(conn, TrustMessage::Renew));
+    }
+
+    /// The time by which certificates and signatures are over.
+    pub(crate) fn time(&self) -> SystemTime {
+        self.trust.as_ref().map_or_else(SystemTime::now, Trust::time)
     }
 
     pub(super) fn trust_message(&mut self, conn: Conn, message: TrustMessage) {
@@ -57,7 +64,7 @@ impl State {
         let started = standing.facts.started_as.as_ref();
         let started = started.filter(|name| principals.contains(name)).map(String::as_str);
         let principal = started.or_else(|| self.policy.certified_as(principals));
-        let serves = self.policy.names_served_by(principals);
+        let serves = self.policy.names_served_by(principals, &standing.listed);
         Some(self.trust.as_ref()?.name(principal, standing.identity.uid, serves))
     }
 

@@ -1,5 +1,7 @@
 //! The coordinator as processes meet it, some of them hostile: packets over its socket.
 
+mod signed;
+
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -481,6 +483,7 @@ fn started_service_has_longer_to_prove_itself() {
         args: Vec::new(),
         environment: Vec::new(),
         directory: "/".into(),
+        signatures: None,
     };
     // The program that is known runs already: this one.
     let prepared = launch::prepare(&service).unwrap();

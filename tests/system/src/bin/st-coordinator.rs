@@ -52,6 +52,7 @@ fn start(coordinator: &Coordinator, program: PathBuf) -> Result<Child, Box<dyn s
         args: ["--socket", "/nowhere", "--mode", "linger-started"].map(Into::into).into(),
         environment: Vec::new(),
         directory: "/".into(),
+        signatures: None,
     };
     let Prepared { image, name, args, environment, directory, socket, known } =
         launch::prepare(&service)?;
