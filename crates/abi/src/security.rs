@@ -263,6 +263,13 @@ impl Security {
     /// Of a connection over a network that is not encrypted, and with the other end not verified.
     pub const NETWORK: Self = Self::new(Isolation::Process, Confidentiality::Open, Evidence::None);
 
+    /// Of a connection over a network by mutual TLS: each end has proven who it is by a certificate, which an
+    /// authority has given it by the kernel's word. Nobody has said that the ends are closed to other
+    /// processes of their users.
+    pub const MUTUAL_TLS: Self =
+        Self::new(Isolation::Process, Confidentiality::User, Evidence::Observed)
+            .with_seal(Seal::Sealed);
+
     /// These three levels; what passes is neither encrypted nor signed.
     pub const fn new(
         isolation: Isolation,

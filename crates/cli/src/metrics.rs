@@ -61,6 +61,9 @@ fn parse(text: &str) -> Result<At, String> {
     let uri = match Address::parse(text).map_err(|e| e.to_string())? {
         Address::Unix(path) => return Ok(At::Unix(path)),
         Address::Http(uri) => uri,
+        Address::Https(_) => {
+            return Err(format!("`{text}`: metrics are shown without TLS; write http://HOST:PORT"));
+        }
     };
     let port = uri.port_u16().ok_or("a port is missing; write http://HOST:PORT")?;
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');

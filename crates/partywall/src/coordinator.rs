@@ -34,7 +34,7 @@ use partywall_abi::control::{
     Blame, EndMessage, InstanceRow, LinkMessage, LinkMethods, LinkRow, LinkStats, ListMessage,
     Message, ParcelStats, RegistryMessage, Role,
 };
-use partywall_abi::name::ServiceName;
+use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::security::Security;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -125,6 +125,8 @@ enum Waiting {
     Reload(oneshot::Sender<Result<Reloaded, Error>>),
     Memory(MemoryQuestion),
     Certificate(CertificateQuestion),
+    #[cfg_attr(not(feature = "http2"), expect(dead_code, reason = "nobody asks"))]
+    MayCall(oneshot::Sender<Result<MethodSet, Error>>),
 }
 
 /// A question for memory for parcels.

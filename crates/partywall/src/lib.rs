@@ -131,6 +131,8 @@ mod target;
 mod telemetry;
 mod time;
 #[cfg(feature = "http2")]
+mod tls;
+#[cfg(feature = "http2")]
 mod unix;
 mod waker;
 mod wire;
@@ -148,7 +150,7 @@ pub use partywall_abi::security::{
 pub use partywall_shm::address::AddressError;
 pub use partywall_shm::link::LinkError;
 pub use partywall_shm::listen::ListenError;
-pub use peer::{Deadline, Peer, security_of};
+pub use peer::{Deadline, Peer, security_of, spiffe_id_of};
 pub use server::{Addresses, Bound, GrpcServer, Router, Routes, RoutesFuture, Server, Serving};
 pub use target::{Target, TargetError};
 pub use telemetry::record_metrics;

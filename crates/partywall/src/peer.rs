@@ -169,6 +169,22 @@ pub fn security_of(extensions: &http::Extensions) -> Security {
     of_peer.or_else(|| extensions.get().copied()).unwrap_or(Security::LOWEST)
 }
 
+/// The SPIFFE ID that the caller of a request has proven, over a sealed link ([`Peer::spiffe_id`]) or by
+/// mutual TLS, from the request's extensions; none of others.
+///
+/// ```
+/// # let request = tonic::Request::new(());
+/// assert_eq!(partywall::spiffe_id_of(request.extensions()), None);
+/// ```
+pub fn spiffe_id_of(extensions: &http::Extensions) -> Option<&str> {
+    let of_peer = extensions.get::<Peer>().and_then(Peer::spiffe_id);
+    of_peer.or_else(|| Some(&*extensions.get::<CertifiedAs>()?.0))
+}
+
+/// The SPIFFE ID of who calls by mutual TLS; in a request's extensions.
+#[derive(Clone)]
+pub(crate) struct CertifiedAs(pub(crate) Arc<str>);
+
 /// When the caller stops waiting; in a request's extensions when the call has a deadline.
 ///
 /// ```

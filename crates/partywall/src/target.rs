@@ -21,6 +21,8 @@ pub enum Target {
     Name(ServiceName),
     /// `http://host:port`: HTTP/2 over TCP, to anybody.
     Http(String),
+    /// `https://host:port`: the same by mutual TLS, with the certificates of the coordinator.
+    Https(String),
     /// `unix:/path` or `unix:///path`: HTTP/2 over a Unix socket, to anybody.
     Unix(std::path::PathBuf),
 }
@@ -82,14 +84,14 @@ impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Name(name) => write!(f, "partywall:///{name}"),
-            Self::Http(url) => f.write_str(url),
+            Self::Http(url) | Self::Https(url) => f.write_str(url),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
 
 impl Target {
-    /// Reads a target: `partywall:///NAME`, `http://HOST[:PORT]` or `unix:/PATH`.
+    /// Reads a target: `partywall:///NAME`, `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:/PATH`.
     ///
     /// # Errors
     /// [`TargetError`], each variant for its reason.
@@ -107,14 +109,14 @@ impl Target {
     }
 
     /// Reads one address to serve at: a bare name, or where to listen for HTTP/2, which is
-    /// `http://HOST:PORT` (port 0 for one that the kernel chooses) or `unix:/PATH`.
+    /// `http://HOST:PORT` or `https://HOST:PORT` (port 0 for one that the kernel chooses), or `unix:/PATH`.
     ///
     /// # Errors
     /// [`TargetError`], each variant for its reason.
     pub fn parse_listen(text: &str) -> Result<Self, TargetError> {
         let text = text.trim();
         match Self::network(text)? {
-            Some(Self::Http(text)) if !has_port(&text) => {
+            Some(Self::Http(text) | Self::Https(text)) if !has_port(&text) => {
                 Err(AddressError::Http { text, why: "no port to listen at".into() }.into())
             }
             Some(target) => Ok(target),
@@ -127,10 +129,19 @@ impl Target {
         }
     }
 
+    /// The name, if it is one.
+    pub(crate) fn name(&self) -> Option<&ServiceName> {
+        match self {
+            Self::Name(name) => Some(name),
+            _ => None,
+        }
+    }
+
     fn network(text: &str) -> Result<Option<Self>, TargetError> {
         match Address::parse(text) {
             Ok(_) if !cfg!(feature = "http2") => Err(TargetError::NoHttp2 { text: text.into() }),
             Ok(Address::Http(_)) => Ok(Some(Self::Http(text.into()))),
+            Ok(Address::Https(_)) => Ok(Some(Self::Https(text.into()))),
             Ok(Address::Unix(path)) => Ok(Some(Self::Unix(path))),
             Err(AddressError::Scheme { .. }) => Ok(None),
             Err(error) => Err(error.into()),
@@ -139,7 +150,11 @@ impl Target {
 }
 
 fn has_port(url: &str) -> bool {
-    matches!(Address::parse(url), Ok(Address::Http(uri)) if uri.port().is_some())
+    let uri = match Address::parse(url) {
+        Ok(Address::Http(uri) | Address::Https(uri)) => uri,
+        _ => return false,
+    };
+    uri.port().is_some()
 }
 
 #[cfg(test)]
@@ -168,7 +183,8 @@ mod tests {
         for (text, part) in [
             ("partywall://greeter", "three slashes"),
             ("partywall:///Greeter", "a-z"),
-            ("https://h", "http://HOST:PORT"),
+            ("ftp://h", "http://HOST:PORT"),
+            ("https://", "http://HOST:PORT"),
             ("greeter", "partywall:///NAME"),
             ("unix:", "unix:/PATH"),
             ("http://", "http://HOST:PORT"),

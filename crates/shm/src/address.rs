@@ -1,4 +1,5 @@
-//! Addresses of HTTP/2: `http://HOST:PORT` and `unix:/PATH`, as programs and policies write them.
+//! Addresses of HTTP/2: `http://HOST:PORT`, `https://HOST:PORT` and `unix:/PATH`, as programs and policies
+//! write them.
 
 use std::path::PathBuf;
 
@@ -12,6 +13,8 @@ const UNIX_PATH_BYTES: usize = 107;
 pub enum Address {
     /// `http://HOST:PORT`; the port may be missing.
     Http(http::Uri),
+    /// `https://HOST:PORT`: the same, by mutual TLS with the coordinator's certificates.
+    Https(http::Uri),
     /// `unix:/PATH` or `unix:///PATH`.
     Unix(PathBuf),
 }
@@ -21,12 +24,12 @@ pub enum Address {
 #[non_exhaustive]
 pub enum AddressError {
     /// The scheme is another one, or there is none.
-    #[error("`{text}`: write http://HOST:PORT or unix:/PATH")]
+    #[error("`{text}`: write http://HOST:PORT, https://HOST:PORT or unix:/PATH")]
     Scheme {
         /// The text.
         text: String,
     },
-    /// `http://` is not followed by a host and, perhaps, a port.
+    /// `http://` or `https://` is not followed by a host and, perhaps, a port.
     #[error("`{text}`: {why}; write http://HOST:PORT")]
     Http {
         /// The text.
@@ -50,9 +53,12 @@ impl Address {
     /// # Errors
     /// [`AddressError`].
     pub fn parse(text: &str) -> Result<Self, AddressError> {
+        let wrong = |why| AddressError::Http { text: text.into(), why };
         if text.starts_with("http://") {
-            let wrong = |why| AddressError::Http { text: text.into(), why };
             return http(text).map(Self::Http).map_err(wrong);
+        }
+        if text.starts_with("https://") {
+            return http(text).map(Self::Https).map_err(wrong);
         }
         let Some(path) = text.strip_prefix("unix:") else {
             return Err(AddressError::Scheme { text: text.into() });
@@ -71,11 +77,12 @@ impl Address {
         Ok(Self::Unix(path.into()))
     }
 
-    /// What protects a connection to it. The identity of who answers is not verified, and others may be
-    /// on the network's path, even where the host is this one.
+    /// What protects a connection to it. Without TLS the identity of who answers is not verified, and others
+    /// may be on the network's path, even where the host is this one.
     pub fn security(&self) -> Security {
         match self {
             Self::Http(_) => Security::NETWORK,
+            Self::Https(_) => Security::MUTUAL_TLS,
             Self::Unix(_) => Security::UNIX_SOCKET,
         }
     }
@@ -105,18 +112,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_schemes() {
+    fn the_three_schemes_of_addresses() {
         assert_eq!(Address::parse("unix:///a/b").unwrap(), Address::Unix("/a/b".into()));
         assert_eq!(Address::parse("unix:a").unwrap(), Address::Unix("a".into()));
         for url in ["http://h:1", "http://h", "http://[::1]:1/", "http://127.0.0.1:65535"] {
             assert_eq!(Address::parse(url).unwrap(), Address::Http(url.parse().unwrap()));
         }
+        let https = Address::Https("https://h:1".parse().unwrap());
+        assert_eq!(Address::parse("https://h:1"), Ok(https.clone()));
+        assert_eq!(https.security(), Security::MUTUAL_TLS);
     }
 
     #[test]
     fn mistakes_say_what_to_write() {
         for (text, part) in [
-            ("https://h", "http://HOST:PORT"),
+            ("ftp://h", "http://HOST:PORT"),
+            ("https://", "http://HOST:PORT"),
+            ("https://h:x", "the port is no number"),
             ("unix:", "unix:/PATH"),
             ("http://", "http://HOST:PORT"),
             ("http://a b", "invalid uri character; write http://HOST:PORT"),

@@ -188,6 +188,11 @@ impl Credentials {
         self.static_key.public()
     }
 
+    /// The key that its certificate is for.
+    pub fn signer(&self) -> &SigningKey {
+        &self.signer
+    }
+
     /// Its certificate.
     pub fn chain(&self) -> &Chain {
         &self.chain

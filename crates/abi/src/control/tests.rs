@@ -146,6 +146,12 @@ fn samples() -> Vec<Message> {
         }),
         Message::Trust(TrustMessage::Certify { request: 9, key: vec![1; 91], proof: vec![2; 71] }),
         Message::Trust(TrustMessage::Renew),
+        Message::Trust(TrustMessage::MayCall {
+            request: 9,
+            name: name.clone(),
+            id: "spiffe://a.b/user/7".into(),
+        }),
+        Message::Trust(TrustMessage::Allowed { request: 9, methods: methods.clone() }),
         Message::Trust(TrustMessage::Certified {
             request: 9,
             now: 1 << 33,
@@ -310,7 +316,7 @@ fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
     // Three messages are there twice.
     assert_eq!(kinds.len(), samples().len() - 3);
     for (subject, messages) in
-        [(1, 7), (2, 7), (3, 13), (4, 4), (5, 20), (6, 4), (7, 2), (8, 2), (9, 3)]
+        [(1, 7), (2, 7), (3, 13), (4, 4), (5, 20), (6, 4), (7, 2), (8, 2), (9, 5)]
     {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();

@@ -5,6 +5,8 @@
 //!  Certify ------------------>             this key is mine: its signature over itself
 //!          <----------------- Certified    your certificate, and whose others to believe
 //!          or <-------------- Refused
+//!  MayCall ------------------>             whom a certificate names may call what at my name?
+//!          <------------------- Allowed
 //!          <--------------------- Renew    another authority certifies from here on: ask again
 //! ```
 //!
@@ -15,15 +17,18 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::fields::put_text;
+use super::fields::{methods, name, put_methods, put_name, put_text};
 use super::{start, unknown};
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::limits;
+use crate::name::{MethodSet, ServiceName};
 
 pub(super) const KINDS: u16 = 0x0900;
 const CERTIFY: u16 = KINDS | 1;
 const CERTIFIED: u16 = KINDS | 2;
 const RENEW: u16 = KINDS | 3;
+const MAY_CALL: u16 = KINDS | 4;
+const ALLOWED: u16 = KINDS | 5;
 
 /// A root of a trust domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +63,22 @@ pub enum TrustMessage {
         /// Who may have signed those of others.
         roots: Vec<Root>,
     },
+    /// To the coordinator, of who may serve the name: what may be called there by whom a certificate names?
+    MayCall {
+        /// Request number.
+        request: u32,
+        /// The name.
+        name: ServiceName,
+        /// The SPIFFE ID.
+        id: String,
+    },
+    /// To the process: these methods.
+    Allowed {
+        /// Request number.
+        request: u32,
+        /// What may be called.
+        methods: MethodSet,
+    },
     /// To the process: what was certified is not what others go by any more.
     Renew,
 }
@@ -72,6 +93,15 @@ impl TrustMessage {
                 start(w, CERTIFY, *request);
                 put_bytes(w, key);
                 put_bytes(w, proof);
+            }
+            Self::MayCall { request, name, id } => {
+                start(w, MAY_CALL, *request);
+                put_name(w, name);
+                put_text(w, id, limits::ID_BYTES);
+            }
+            Self::Allowed { request, methods } => {
+                start(w, ALLOWED, *request);
+                put_methods(w, methods);
             }
             Self::Renew => start(w, RENEW, 0),
             Self::Certified { request, now, chain, roots } => {
@@ -102,6 +132,11 @@ impl TrustMessage {
                 let roots = (0..r.u8("roots")?).map(|_| root(r)).collect::<Result<_, _>>()?;
                 Self::Certified { request, now, chain, roots }
             }
+            MAY_CALL => {
+                let name = name(r)?;
+                Self::MayCall { request, name, id: r.short_text("id", limits::ID_BYTES)? }
+            }
+            ALLOWED => Self::Allowed { request, methods: methods(r)? },
             RENEW => Self::Renew,
             _ => return Err(unknown(kind)),
         })

@@ -322,7 +322,10 @@ fn mistakes_name_file_key_and_remedy() {
         ),
         ("[service.g]\nseal = 'on'", "policy.toml:2: `seal`: unknown variant `on`"),
         ("[service.g.call]\nanyone = ['a/b/c']", "service.g.call.anyone"),
-        ("[names]\nx = 'ftp://h'", "names.x: `ftp://h`: write http://HOST:PORT or unix:/PATH"),
+        (
+            "[names]\nx = 'ftp://h'",
+            "names.x: `ftp://h`: write http://HOST:PORT, https://HOST:PORT or unix:/PATH",
+        ),
         ("[names]\nx = 'http://h:port'", "names.x: `http://h:port`: the port is no number"),
         (
             "[principal.a]\nuid = -1",

@@ -10,6 +10,7 @@ use partywall_abi::control::{Sealing, TrustMessage};
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Seal;
 use partywall_abi::version::Capabilities;
+use partywall_trust::Id;
 
 use super::{Conn, FAILED_PRECONDITION, State};
 use crate::policy::Wish;
@@ -39,8 +40,29 @@ impl State {
             TrustMessage::Certify { request, key, proof } => {
                 self.certify(conn, request, &key, &proof);
             }
+            TrustMessage::MayCall { request, name, id } => {
+                self.may_call(conn, request, &name, &id);
+            }
             _ => self.breaks_rule(conn),
         }
+    }
+
+    /// What somebody may call at a name, by what a certificate of this trust domain says: its service is a
+    /// principal. Of another domain, or no service, it is one of `anyone`.
+    fn may_call(&mut self, conn: Conn, request: u32, name: &ServiceName, id: &str) {
+        let principals = &self.connections[&conn].standing.identity.principals;
+        if !self.policy.may_register(principals, name) {
+            let text = format!("only who may serve `{name}` may ask who may call there");
+            return self.deny(conn, request, "ask who may call", text);
+        }
+        let own = self.trust.as_ref().map(Trust::domain);
+        let id: Option<Id> = id.parse().ok();
+        let id = id.filter(|id| Some(&id.domain()) == own);
+        let service = id.as_ref().and_then(Id::service);
+        let known = service.filter(|service| self.policy.has_principal(service));
+        let principals: Vec<String> = known.map(String::from).into_iter().collect();
+        let methods = self.policy.methods(&principals, name);
+        self.send(conn, TrustMessage::Allowed { request, methods });
     }
 
     fn certify(&mut self, conn: Conn, request: u32, key: &[u8], proof: &[u8]) {

@@ -29,9 +29,11 @@ use tower::{BoxError, Service, ServiceExt};
 use super::Route;
 use super::settings::Settings;
 use crate::backoff::Backoff;
+use crate::coordinator::{self, Place};
 use crate::error::{Error, cause, chain};
+use crate::lock::lock;
 use crate::target::{Target, TargetError};
-use crate::{unix, wire};
+use crate::{tls, unix, wire};
 
 /// Most bytes of a head or of trailers that are received, unless it is set: far more than a call may have,
 /// so that what is too long is told and not cut.
@@ -42,6 +44,9 @@ trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
 
 type Dialled = Pin<Box<dyn Future<Output = io::Result<Box<dyn Socket>>> + Send>>;
+
+/// What a server is to be certified for.
+type Name = Arc<std::sync::Mutex<String>>;
 
 /// What makes one connection.
 #[derive(Clone)]
@@ -56,6 +61,22 @@ impl Dialing {
         connector.set_keepalive_retries(http2.get_tcp_keepalive_retries());
         connector.set_local_address(local);
         Self::by(connector, uri)
+    }
+
+    /// By mutual TLS, with the certificate of this process at its coordinator; the server's is for that name.
+    fn tls(self, place: Place, name: Name) -> Self {
+        Self(Arc::new(move || {
+            let (connecting, place, name) = ((self.0)(), place.clone(), Arc::clone(&name));
+            Box::pin(async move {
+                let failed = |error: Error| io::Error::other(error.to_string());
+                let patience = place.patience();
+                let client = coordinator::get_async(&place, patience).await.map_err(failed)?;
+                let own = client.certified(patience).await.map_err(failed)?;
+                let name = lock(&name).clone();
+                let stream = connecting.await?;
+                Ok(Box::new(tls::connect(own, &name, stream).await?) as _)
+            })
+        }))
     }
 
     fn unix(path: PathBuf) -> Self {
@@ -141,6 +162,8 @@ pub(super) struct Address {
     /// What protects a connection to it.
     security: Security,
     dialing: Dialing,
+    /// What its server is to be certified for, if it is by TLS.
+    name: Option<Name>,
     /// The settings of HTTP/2.
     http2: Endpoint,
 }
@@ -151,26 +174,48 @@ impl Address {
         target: &Target,
         network: &Network,
         settings: &Settings,
+        place: &Place,
     ) -> Result<Self, TargetError> {
         let http2 = network.http2.clone().buffer_size(settings.buffer_size);
         let (local, origin) = (network.local, settings.origin.as_ref());
         let (url, address) = match target {
-            Target::Http(url) => (url.clone(), address::Address::parse(url)?),
+            Target::Http(url) | Target::Https(url) => (url.clone(), address::Address::parse(url)?),
             Target::Unix(path) => {
                 (format!("unix:{}", path.display()), address::Address::Unix(path.clone()))
             }
             Target::Name(name) => return Err(TargetError::Scheme { text: name.to_string() }),
         };
         let security = address.security();
+        let mut name = None;
         let (dialing, uri) = match address {
             address::Address::Http(uri) => (Dialing::tcp(uri.clone(), &http2, local), uri),
+            address::Address::Https(uri) => {
+                let host = tls::name_of(uri.host().unwrap_or_default());
+                let host = name.insert(Name::new(host.to_owned().into()));
+                // The connector for TCP takes no other scheme.
+                let plain = uri.to_string().replacen("https", "http", 1);
+                let plain = plain.parse().expect("an address with another scheme is one");
+                let tcp = Dialing::tcp(plain, &http2, local);
+                (tcp.tls(place.clone(), Arc::clone(host)), uri)
+            }
             address::Address::Unix(path) => {
                 (Dialing::unix(path), Uri::from_static("http://localhost"))
             }
         };
         let http2 = http2.origin(origin.cloned().unwrap_or(uri));
         let http2 = http2.user_agent(wire::USER_AGENT).expect("a header's value");
-        Ok(Self { url, security, dialing, http2 })
+        Ok(Self { url, security, dialing, name, http2 })
+    }
+
+    /// The same address, whose server is to be certified for this name, if it is certified.
+    pub(super) fn certified_for(self, name: &str) -> Self {
+        self.name.iter().for_each(|own| *lock(own) = name.to_owned());
+        self
+    }
+
+    /// Whether who answers has proven who it is.
+    pub(super) fn is_certified(&self) -> bool {
+        self.name.is_some()
     }
 
     /// The same address by a connector of which nothing is known.

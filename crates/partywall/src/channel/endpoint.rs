@@ -63,8 +63,10 @@ pub(super) enum Destination {
 ///
 /// # TLS
 ///
-/// There is none. `https://` is refused as a target, and `tls_config` is absent: a service on another host
-/// that needs TLS is called by tonic's own channel.
+/// `https://HOST:PORT` is called by mutual TLS, with a certificate that the coordinator issues; the
+/// server's has to be of the same authority, and for the host (`localhost` for a loopback address), or,
+/// where a name of the policy has that address, for the name. There is no `tls_config`: a service with
+/// certificates of another authority is called by tonic's own channel.
 #[derive(Clone)]
 pub struct Endpoint {
     target: Result<Target, TargetError>,
@@ -132,7 +134,9 @@ impl Endpoint {
     fn of(target: Result<Target, TargetError>) -> Self {
         let none = Uri::from_static("http://localhost");
         let uri = match &target {
-            Ok(Target::Http(url)) => url.parse().unwrap_or_else(|_| none.clone()),
+            Ok(Target::Http(url) | Target::Https(url)) => {
+                url.parse().unwrap_or_else(|_| none.clone())
+            }
             _ => none.clone(),
         };
         Self {
@@ -365,7 +369,7 @@ impl Endpoint {
 
     /// The address of a target that is no name, with this endpoint's settings.
     pub(super) fn address_of(&self, target: &Target) -> Result<Address, TargetError> {
-        Address::of(target, &self.network, &self.settings)
+        Address::of(target, &self.network, &self.settings, &self.place())
     }
 }
 

@@ -200,6 +200,7 @@ impl Named {
                     return Err(Error::no_ring(self.name.to_string(), &format!("at {url}")));
                 }
                 let address = self.endpoint.address_of(&Target::parse(&url)?)?;
+                let address = address.certified_for(self.name.as_str());
                 let later = self.endpoint.wait_for_ready;
                 let within = self.endpoint.connect_timeout;
                 let connecting = address.connect(Patience { within, first: false, later });
@@ -208,8 +209,8 @@ impl Named {
                 tracing::warn!(
                     name = %self.name,
                     url,
-                    "nobody serves this name here; its calls go over the network, and the identity of \
-                     who answers is not verified"
+                    "nobody serves this name here; its calls go over the network{}",
+                    if address.is_certified() { "" } else { ", and the identity of who answers is not verified" }
                 );
                 let remote = Arc::new(Redirected::new(methods));
                 let end: Arc<dyn End> = Arc::clone(&remote) as _;

@@ -8,6 +8,7 @@ use tonic::body::Body;
 
 use super::Route;
 use super::settings::{Answer, Settings};
+use crate::coordinator::Place;
 use crate::error::Error;
 use crate::target::{Target, TargetError};
 
@@ -35,8 +36,21 @@ pub(super) struct Dialing(Infallible);
 pub(crate) struct Transport(Infallible);
 
 impl Address {
-    pub(super) fn of(target: &Target, _: &Network, _: &Settings) -> Result<Self, TargetError> {
+    pub(super) fn of(
+        target: &Target,
+        _: &Network,
+        _: &Settings,
+        _: &Place,
+    ) -> Result<Self, TargetError> {
         Err(TargetError::NoHttp2 { text: target.to_string() })
+    }
+
+    pub(super) fn certified_for(self, _name: &str) -> Self {
+        self
+    }
+
+    pub(super) fn is_certified(&self) -> bool {
+        match self.0 {}
     }
 
     pub(super) fn by(self, _dialing: Dialing) -> Self {

@@ -163,6 +163,7 @@ impl Client {
                     drop(question.answer.map(|tx| tx.send(Err(ENDED))));
                 }
                 Waiting::Certificate(question) => self.not_certified(question, || ENDED),
+                Waiting::MayCall(tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Register(_) | Waiting::Watch(_) | Waiting::Report(_) => {}
             }
         }

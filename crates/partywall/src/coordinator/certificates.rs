@@ -17,6 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use partywall_abi::control::TrustMessage;
+#[cfg(feature = "http2")]
+use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::version::Capabilities;
 use partywall_trust::handshake::{Begin, Channel, Checks, Credentials, Resumption, StaticKey};
 use partywall_trust::{Certified, Chain, Roots, SigningKey, TrustDomain};
@@ -220,7 +222,30 @@ impl Client {
                     }
                 }
             }
+            TrustMessage::Allowed { request, methods } => {
+                if let Some(Waiting::MayCall(tx)) = lock(&self.state).waiting.remove(&request) {
+                    let _given_up = tx.send(Ok(methods));
+                }
+            }
             other => out_of_place(&other.into()),
+        }
+    }
+
+    /// What may be called at a name that this process serves, by whom a certificate names.
+    #[cfg(feature = "http2")]
+    pub(crate) async fn may_call(
+        self: &Arc<Self>,
+        name: &ServiceName,
+        id: &str,
+        within: Duration,
+    ) -> Result<MethodSet, Error> {
+        let (tx, answer) = oneshot::channel();
+        let (name, id) = (name.clone(), id.to_owned());
+        let question = |request| TrustMessage::MayCall { request, name, id };
+        self.ask(&mut lock(&self.state), Waiting::MayCall(tx), question)?;
+        match tokio::time::timeout(within, answer).await {
+            Ok(answer) => answer.unwrap_or(Err(ENDED)),
+            Err(_) => Err(Error::TimedOut(within)),
         }
     }
 

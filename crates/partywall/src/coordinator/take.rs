@@ -324,6 +324,7 @@ impl Client {
                 }
             }
             Some(Waiting::Certificate(question)) => self.not_certified(question, refused),
+            Some(Waiting::MayCall(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Report(entry)) => {
                 let _entry = lock(&self.state).find_lost(&entry);
                 entry.over(Status::new(code, text));

@@ -61,6 +61,7 @@ impl Bound {
         let targets = at.targets()?;
         let is_name = |target: &&Target| matches!(target, Target::Name(_));
         let names = targets.iter().filter(is_name).count();
+        let named: Vec<ServiceName> = targets.iter().filter_map(Target::name).cloned().collect();
         let connections = http2::most(names > 0) / (targets.len() - names).max(1);
         let (mut addresses, mut bindings) = (Vec::new(), Vec::new());
         for target in targets {
@@ -71,6 +72,11 @@ impl Bound {
                     (Target::Name(name.clone()), Binding::Name(name, registered))
                 }
                 Target::Http(url) => listening(http2::Listener::tcp(&url).await?)?,
+                Target::Https(url) => {
+                    let client = coordinator::get_async(&place, place.patience()).await?;
+                    let terms = http2::TlsTerms::new(client, &named).await?;
+                    listening(http2::Listener::tls(&url, terms).await?)?
+                }
                 Target::Unix(path) => listening(http2::Listener::unix(&path)?)?,
             };
             addresses.push(address);

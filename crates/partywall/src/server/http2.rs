@@ -21,6 +21,7 @@ mod connections;
 mod incoming;
 mod listener;
 mod settings;
+mod tls;
 mod unread;
 
 pub(crate) use connection::serve as serve_connection;
@@ -28,3 +29,4 @@ pub(crate) use connections::Connection;
 pub(super) use connections::most;
 pub(super) use listener::Listener;
 pub(super) use settings::Settings;
+pub(super) use tls::Terms as TlsTerms;

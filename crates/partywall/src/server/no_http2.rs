@@ -1,10 +1,13 @@
 //! What is there for HTTP/2 in a build without the feature `http2`: no listener, and nothing to set.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use partywall_abi::name::ServiceName;
 use tokio::sync::watch;
 
 use super::options::Served;
+use crate::coordinator::Client;
 use crate::error::Error;
 use crate::target::{Target, TargetError};
 
@@ -12,12 +15,25 @@ use crate::target::{Target, TargetError};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settings {}
 
+/// There are none.
+pub(super) struct TlsTerms;
+
+impl TlsTerms {
+    pub(super) async fn new(_: Arc<Client>, _: &[ServiceName]) -> Result<Self, Error> {
+        Ok(Self)
+    }
+}
+
 /// There is none.
 pub(super) enum Listener {}
 
 impl Listener {
     pub(super) async fn tcp(url: &str) -> Result<Self, Error> {
         Err(TargetError::NoHttp2 { text: url.into() }.into())
+    }
+
+    pub(super) async fn tls(url: &str, _: TlsTerms) -> Result<Self, Error> {
+        Self::tcp(url).await
     }
 
     pub(super) fn unix(path: &Path) -> Result<Self, Error> {

@@ -16,4 +16,5 @@ mod serving;
 mod settings;
 mod setup;
 mod targets;
+mod tls;
 mod tonics;

@@ -96,9 +96,9 @@ async fn another_authority_ends_no_sealed_link_and_loses_no_call() {
     let (routes, seen) = noting();
     let router = partywall::Server::builder().coordinator(&socket).add_routes(routes);
     let serving = tokio::spawn(router.serve("test"));
-    let connect = || {
+    let connect = async || {
         let endpoint = Endpoint::from_static("partywall:///test").coordinator(&socket);
-        endpoint.wait_for_ready(true).connect()
+        endpoint.wait_for_ready(true).connect().await
     };
     let mut first = connect().await.unwrap();
     call(&mut first).await;
@@ -136,9 +136,8 @@ async fn certificates_are_renewed_while_links_are_made() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(links > 50, "{links}");
-    let seen = seen.lock().unwrap();
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
     assert_eq!(seen.len(), 2 * links);
     assert!(seen.iter().all(|peer| peer.spiffe_id().is_some()));
-    drop(seen);
     running.stop().await.unwrap();
 }

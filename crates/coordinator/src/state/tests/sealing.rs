@@ -205,3 +205,43 @@ fn no_descriptor_crosses_on_a_sealed_link() {
         );
     }
 }
+
+/// Over HTTP/2 a server knows its caller by a certificate alone, and asks what that one may call.
+#[test]
+fn a_server_is_told_what_a_certified_caller_may_call() {
+    let mut s = sealing("off");
+    let [server, web] = [1, 2].map(|uid| admit_able(&mut s, uid, Capabilities::OWN));
+    let may_call = |s: &mut State, conn, id: &str| {
+        let ask = TrustMessage::MayCall { request: 5, name: name(), id: id.into() };
+        s.message(conn, ask.into(), Instant::now());
+        s.take_effects()
+    };
+    for (id, whole, one) in [
+        ("spiffe://a.example/service/web", true, true),
+        // Nobody is that principal, and these are everybody.
+        ("spiffe://a.example/service/nobody", false, true),
+        ("spiffe://b.example/service/web", false, true),
+        ("spiffe://a.example/user/2", false, true),
+        ("no id", false, true),
+    ] {
+        let effects = may_call(&mut s, server, id);
+        let [Effect::Send { message: Message::Trust(TrustMessage::Allowed { methods, .. }), .. }] =
+            &effects[..]
+        else {
+            panic!("{id}: {effects:?}")
+        };
+        assert_eq!(methods.covers("/x.Y/Z"), whole, "{id}");
+        assert_eq!(methods.covers("/a.B/C"), one, "{id}");
+    }
+    let effects = may_call(&mut s, web, "spiffe://a.example/service/server");
+    let refused = effects.iter().any(|e| {
+        matches!(
+            e,
+            Effect::Send {
+                message: Message::Session(SessionMessage::Refused { code: PERMISSION_DENIED, .. }),
+                ..
+            }
+        )
+    });
+    assert!(refused, "who may not serve the name learns nothing: {effects:?}");
+}

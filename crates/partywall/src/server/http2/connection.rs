@@ -21,6 +21,7 @@ use tonic::body::Body;
 use tonic::transport::server::Connected;
 
 use super::connections::{Connection, Heard, Open};
+use super::tls::Caller;
 use crate::attach;
 use crate::dispatch::{BoxError, HttpDispatch};
 use crate::peer::Deadline;
@@ -53,7 +54,7 @@ pub(crate) async fn serve<I>(
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(info.clone());
         request.extensions_mut().insert(security);
-        answer(&*service, request, calls.begin())
+        answer(&service, request, calls.begin())
     });
     let http = options.http2.builder(options.bounds.calls_per_link as u32);
     let io = TokioIo::new(options.http2.timed(Heard::new(io, Arc::clone(&row))));
@@ -113,7 +114,7 @@ fn is_over(timer: &mut Timer, cx: &mut Context<'_>) -> bool {
 
 /// Answers one request.
 fn answer(
-    service: &dyn HttpDispatch,
+    service: &Arc<dyn HttpDispatch>,
     mut request: http::Request<Body>,
     open: Open,
 ) -> impl Future<Output = Result<http::Response<Answered>, Infallible>> + use<> {
@@ -134,7 +135,23 @@ fn answer(
         }
         false => Ok(()),
     };
-    let handler = fits.map(|()| service.call(request));
+    let caller = request.extensions().get::<Caller>().cloned();
+    let handler = fits.map(|()| match caller {
+        None => service.call(request),
+        Some(caller) => {
+            let service = Arc::clone(service);
+            Box::pin(async move {
+                match caller.may_call(request.uri().path()).await {
+                    Ok(certified) => {
+                        let mut request = request;
+                        request.extensions_mut().insert(certified);
+                        service.call(request).await
+                    }
+                    Err(denied) => denied.into_http(),
+                }
+            })
+        }
+    });
     async move {
         let mut timer: Timer = ends.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         let answered = match handler {

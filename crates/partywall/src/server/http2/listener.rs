@@ -21,6 +21,7 @@ use tonic::transport::server::{Connected, TcpConnectInfo, UdsConnectInfo};
 
 use super::connection::{self, stop};
 use super::connections::Connections;
+use super::tls;
 use crate::dispatch::BoxError;
 use crate::error::Error;
 use crate::server::options::Served;
@@ -38,6 +39,7 @@ const REFUSED: Duration = Duration::from_secs(10);
 /// A bound address.
 pub(in crate::server) enum Listener {
     Tcp(TcpListener),
+    Tls(TcpListener, tls::Terms),
     Unix(PathBuf, unix::Listener),
 }
 
@@ -49,6 +51,19 @@ impl Listener {
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let _ = listener.local_addr().map(|at| tracing::info!(%at, "HTTP/2"));
         Ok(Self::Tcp(listener))
+    }
+
+    /// Binds `https://host:port`.
+    pub(in crate::server) async fn tls(url: &str, terms: tls::Terms) -> Result<Self, Error> {
+        let refused = |error| match error {
+            Error::Bind { source, .. } => Error::Bind { url: url.into(), source },
+            other => other,
+        };
+        let plain = url.replacen("https", "http", 1);
+        match Self::tcp(&plain).await.map_err(refused)? {
+            Self::Tcp(listener) => Ok(Self::Tls(listener, terms)),
+            other => Ok(other),
+        }
     }
 
     /// Binds a path; a socket that nobody listens at any more is replaced, and nothing else is.
@@ -74,6 +89,11 @@ impl Listener {
                 let io = |source| Error::Io { what: what.into(), source };
                 Ok(Target::Http(format!("http://{}", listener.local_addr().map_err(io)?)))
             }
+            Self::Tls(listener, _) => {
+                let what = "asking for the port of a socket";
+                let io = |source| Error::Io { what: what.into(), source };
+                Ok(Target::Https(format!("https://{}", listener.local_addr().map_err(io)?)))
+            }
             Self::Unix(path, _) => Ok(Target::Unix(path.clone())),
         }
     }
@@ -88,6 +108,12 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let incoming = served.options.http2.incoming(listener);
+                serve(incoming, served, most, stopped).await;
+            }
+            Self::Tls(listener, terms) => {
+                let incoming = served.options.http2.incoming(listener);
+                let incoming =
+                    incoming.map(move |tcp| tcp.map(|tcp| tls::Stream::new(terms.clone(), tcp)));
                 serve(incoming, served, most, stopped).await;
             }
             Self::Unix(_, listener) => serve(listener, served, most, stopped).await,
@@ -189,6 +215,8 @@ async fn accept<I, IO, IE>(
 fn told_of(info: &dyn Any) -> (Option<u32>, Security) {
     if let Some(unix) = info.downcast_ref::<UdsConnectInfo>() {
         (unix.peer_cred.map(|peer| peer.uid()), Security::UNIX_SOCKET)
+    } else if info.is::<tls::Caller>() {
+        (None, Security::MUTUAL_TLS)
     } else if info.is::<TcpConnectInfo>() {
         (None, Security::NETWORK)
     } else {
@@ -262,6 +290,7 @@ mod tests {
                     serve_among(connections, incoming, served, stopped).await;
                 }
                 Listener::Unix(_, unix) => serve_among(connections, unix, served, stopped).await,
+                Listener::Tls(..) => unreachable!("none is made here"),
             }
         };
         (stop, tokio::spawn(serving))
