@@ -97,7 +97,10 @@ fn again(host: &Host) -> impl Fn() -> Connecting + Send + Sync + 'static {
 }
 
 async fn over_the_ring(link: &str) {
-    let host = Host::open();
+    over_the_ring_of(link, Host::open()).await;
+}
+
+async fn over_the_ring_of(link: &str, host: Host) {
     let handle = Handle::default();
     let running = host.serve(Routes::default().add_service(service(handle.clone()))).await;
     let channel = host.connect().await;
@@ -107,7 +110,11 @@ async fn over_the_ring(link: &str) {
 }
 
 async fn natively_over_the_ring(link: &str) {
-    let (host, handle) = (Host::open(), Handle::default());
+    natively_over_the_ring_of(link, Host::open).await;
+}
+
+async fn natively_over_the_ring_of(link: &str, host: impl Fn() -> Host) {
+    let (host_of, (host, handle)) = (&host, (host(), Handle::default()));
     let running = host.serve(Routes::default().add_service(native(handle.clone()))).await;
     let env = Env::new(host.connect().await, handle.clone(), again(&host));
     all_native(bare(link, env.clone()).await);
@@ -119,11 +126,50 @@ async fn natively_over_the_ring(link: &str) {
     drop(env);
     running.stop().await.unwrap();
 
-    let (host, handle) = (Host::open(), Handle::default());
+    let (host, handle) = (host_of(), Handle::default());
     let running = host.serve(Routes::default().add_service(service(handle.clone()))).await;
     let env = Env::new(host.connect().await, handle, again(&host));
     assert_eq!(layered(link, env).await, Counts { native: LAYERED_ANSWERED, ordinary: 0 });
     running.stop().await.unwrap();
+}
+
+/// A host whose links are sealed so.
+fn sealing(suite: &str, classes: bool) -> Host {
+    let uid = rustix::process::geteuid().as_raw();
+    Host::with(&format!(
+        "[principal.me]\nuid = {uid}\n[service.test]\nregister = ['me']\nseal = 'required'\n\
+         [service.test.call]\nme = ['*']\n[sealing]\nsuite = '{suite}'\nclasses = {classes}\n"
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_over_a_sealed_ring() {
+    over_the_ring_of("sealed ring", sealing("aes-128-gcm", false)).await;
+    over_the_ring_of("sealed ring, classes", sealing("aes-256-gcm", true)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_by_native_stubs_over_a_sealed_ring() {
+    natively_over_the_ring_of("natively, sealed ring", || sealing("aes-128-gcm", false)).await;
+    natively_over_the_ring_of("natively, ChaCha20", || sealing("chacha20-poly1305", false)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_by_mutual_tls() {
+    let (host, handle) = (Host::open(), Handle::default());
+    let routes = Routes::default().add_service(service(handle.clone()));
+    let router = Server::builder().coordinator(&host.socket).add_routes(routes);
+    let bound = router.bind("test,https://127.0.0.1:0").await.unwrap();
+    let target = bound.addresses()[1].to_string();
+    let serving = tokio::spawn(bound.serve());
+    let socket = host.socket.clone();
+    let connect = move || -> Connecting {
+        let endpoint = Endpoint::new(target.as_str()).map(|e| e.coordinator(&socket));
+        Box::pin(async move { endpoint?.connect().await })
+    };
+    let channel = connect().await.unwrap();
+    hold("mutual TLS", OURS, Env::new(channel, handle, connect)).await;
+    serving.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -232,31 +232,41 @@ fn ends_and_list_agree_on_the_security_between_domains() {
 fn cases_between_domains(server: &[&str], mode: &str, cases: usize, least: u64) {
     let threads: &[&str] = if is_emulated() { &["1"] } else { &["1", "2"] };
     let pairs = |i| threads.iter().map(move |threads| (i, *threads));
-    for (isolation, threads) in isolations().into_iter().flat_map(pairs) {
-        let host = Host::open();
-        let options = [&["--threads", threads], server].concat();
-        // One case has a status of a mebibyte, which takes some 10 ms in a program that is not optimized.
-        let limit = if is_emulated() { EMULATED_LIMIT } else { (EMULATED_LIMIT.0, "200") };
-        let mut launcher = launcher_in(&host, isolation, &options, mode, &[limit]);
-        assert!(launcher.line().starts_with("server "));
-        let (mut held, mut last) = (0, launcher.line());
-        while last.starts_with("case ") {
-            println!("{last}");
-            held += usize::from(last.contains(" ok "));
-            last = launcher.line();
-        }
-        let mut said = String::new();
-        launcher.stderr().read_to_string(&mut said).unwrap();
-        let words: Vec<_> = last.split_whitespace().collect();
-        let ["called", visits, .., status] = words[..] else { panic!("{last}") };
-        assert_eq!(status, "Some(0)", "{said}");
-        assert_eq!(held, cases);
-        let visits: u64 = visits.parse().unwrap();
-        println!("{isolation}, {options:?}, {mode}: {visits} visits");
-        // Emulated, handlers take so long that callers soon ring.
-        let least = if is_emulated() { least / 5 } else { least };
-        assert!(visits > least, "{visits} visits");
+    for ways in isolations().into_iter().flat_map(pairs) {
+        cases_between_domains_of(&Host::open(), ways, (server, mode), cases, least);
     }
+}
+
+/// The same at one isolation, with so many threads of the server.
+fn cases_between_domains_of(
+    host: &Host,
+    (isolation, threads): (&str, &str),
+    (server, mode): (&[&str], &str),
+    cases: usize,
+    least: u64,
+) {
+    let options = [&["--threads", threads], server].concat();
+    // One case has a status of a mebibyte, which takes some 10 ms in a program that is not optimized.
+    let limit = if is_emulated() { EMULATED_LIMIT } else { (EMULATED_LIMIT.0, "200") };
+    let mut launcher = launcher_in(host, isolation, &options, mode, &[limit]);
+    assert!(launcher.line().starts_with("server "));
+    let (mut held, mut last) = (0, launcher.line());
+    while last.starts_with("case ") {
+        println!("{last}");
+        held += usize::from(last.contains(" ok "));
+        last = launcher.line();
+    }
+    let mut said = String::new();
+    launcher.stderr().read_to_string(&mut said).unwrap();
+    let words: Vec<_> = last.split_whitespace().collect();
+    let ["called", visits, .., status] = words[..] else { panic!("{last}") };
+    assert_eq!(status, "Some(0)", "{said}");
+    assert_eq!(held, cases);
+    let visits: u64 = visits.parse().unwrap();
+    println!("{isolation}, {options:?}, {mode}: {visits} visits");
+    // Emulated, handlers take so long that callers soon ring.
+    let least = if is_emulated() { least / 5 } else { least };
+    assert!(visits > least, "{visits} visits");
 }
 
 /// The test body of every route.
@@ -266,6 +276,19 @@ fn every_case_between_domains() {
     // 48 of gRPC's, 16 of deadlines, 19 of heads. Visits are short calls of methods whose handlers do not
     // wait, some 200.
     cases_between_domains(&["--probed"], "interop", 83, 50);
+}
+
+/// Records of a link whose callers come in by the gate are sealed as well.
+#[test]
+fn every_case_between_domains_whose_links_are_sealed() {
+    let _alone = alone();
+    let uid = rustix::process::geteuid().as_raw();
+    let host = Host::with(&format!(
+        "[principal.me]\nuid = {uid}\n[service.test]\nregister = ['me']\nseal = 'required'\n\
+         [service.test.call]\nme = ['*']\n"
+    ));
+    let isolation = isolations()[0];
+    cases_between_domains_of(&host, (isolation, "2"), (&["--native", "--probed"], "bare"), 63, 50);
 }
 
 #[test]
