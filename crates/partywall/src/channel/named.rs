@@ -186,12 +186,10 @@ impl Named {
     async fn attempt(&self, client: &Arc<Client>, until: Instant) -> Result<Connection, Error> {
         match client.connect(&self.name)?.wait(left(until)).await? {
             Connected::Link(linked) => {
-                let (server, number) = (linked.terms.peer.clone(), linked.terms.link);
                 // A server that has adopted the link and does not open it hangs: the next one may
                 // answer, and an attempt must leave time for that.
-                let (link, security) =
+                let (link, server) =
                     caller::open(*linked, left(until).min(caller::OPEN_TIME)).await?;
-                let server = Peer::new(server, number, security);
                 let host = self.host.clone();
                 Ok(Connection::Ring { link, server, host })
             }

@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use partywall_abi::control::{Grant, Identity, LinkStats, PaceStats};
 use partywall_abi::name::MethodSet;
-use partywall_abi::security::Security;
 use partywall_abi::sync::AtomicU32;
 use partywall_abi::version::Capabilities;
 use partywall_call::Key;
@@ -55,6 +54,7 @@ use crate::coordinator::{End, Linked, Tracked};
 use crate::domain;
 use crate::error::Error;
 use crate::on_a_thread::on_a_thread;
+use crate::peer::Peer;
 use crate::status;
 use crate::telemetry::{self, Route, Side};
 
@@ -127,12 +127,9 @@ impl Drop for Waiting {
     }
 }
 
-/// Opens a link that the coordinator has introduced; says what protects it. One that its server
+/// Opens a link that the coordinator has introduced; says who serves it and what protects it. One that its server
 /// does not open within that time is an [`Error::Link`]: another instance may open one.
-pub(crate) async fn open(
-    linked: Linked,
-    within: Duration,
-) -> Result<(Arc<Caller>, Security), Error> {
+pub(crate) async fn open(linked: Linked, within: Duration) -> Result<(Arc<Caller>, Peer), Error> {
     let reported = linked.terms.security;
     let number = linked.terms.link;
     let capabilities = linked.terms.capabilities;
@@ -154,7 +151,7 @@ pub(crate) async fn open(
         Err(Error::Link(why)) => return Err(broken::not_opened(tracked, why)),
         Err(why) => return Err(why),
     };
-    let (ends, tracked) = match side {
+    let (ends, tracked): (LinkEnd, _) = match side {
         None => (ends.into(), tracked),
         Some(mut side) => {
             let left = within.saturating_sub(start.elapsed());
@@ -171,9 +168,10 @@ pub(crate) async fn open(
         Some(gate) => Box::new(Gate::new(gate)),
         None => Box::new(Ring),
     };
+    let server = Peer::new(terms.peer, number, security).proven(ends.peer.clone());
     let caller = run(ends, Some(tracked), tell, capabilities)?;
     caller.link.tell_of(telemetry::Link::opened(Side::Client, route, security));
-    Ok((caller, security))
+    Ok((caller, server))
 }
 
 /// Fills both outboxes of a link that this process asked for.
