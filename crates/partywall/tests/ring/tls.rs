@@ -1,11 +1,15 @@
 //! Mutual TLS over a network, with the certificates of a coordinator.
 
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use partywall::{
     Channel, Endpoint, Routes, Seal, Security, Server, Target, security_of, spiffe_id_of,
 };
+use partywall_abi::control::{Message, TrustMessage};
+use partywall_interop::service::{Handle, probed};
 use partywall_testkit::Host;
+use partywall_trust::{Chain, SigningKey};
 use tonic::body::Body;
 use tower::Service;
 
@@ -107,5 +111,77 @@ async fn a_name_elsewhere_is_called_by_mutual_tls_as_that_name() {
     let refused = endpoint.connect().await.unwrap_err().to_string();
     assert!(refused.contains("is not for `far`, but for test, localhost"), "{refused}");
     assert!(seen.lock().unwrap().is_empty());
+    serving.abort();
+}
+
+/// One call whose answer has a payload of 100 bytes, with a certificate; without generated code.
+const PYTHON: &str = r#"
+import sys, grpc
+address, roots, chain, key = sys.argv[1:]
+read = lambda file: open(file, "rb").read()
+credentials = grpc.ssl_channel_credentials(read(roots), read(key), read(chain))
+options = [("grpc.ssl_target_name_override", "localhost")]
+with grpc.secure_channel(address, credentials, options=options) as channel:
+    call = channel.unary_unary("/grpc.testing.TestService/UnaryCall")
+    print("answered with", len(call(b"\x10\x64", timeout=10)), "bytes")
+    try:
+        channel.unary_unary("/grpc.testing.TestService/EmptyCall")(b"", timeout=10)
+    except grpc.RpcError as error:
+        print(error.code().name)
+"#;
+
+/// A certificate that the coordinator has issued, as files for other programs.
+fn written(host: &Host, dir: &std::path::Path) {
+    let key = SigningKey::generate();
+    let der = key.public().to_der();
+    let proof = key.sign(&[TrustMessage::PROOF, &der].concat());
+    let process = host.process();
+    process.say(&TrustMessage::Certify { request: 1, key: der, proof }.into()).unwrap();
+    let (message, _) = process.next().unwrap();
+    let Message::Trust(TrustMessage::Certified { chain, roots, .. }) = message else {
+        panic!("{message:?}")
+    };
+    let write = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
+    write("chain.pem", &Chain::new(chain).unwrap().to_pem());
+    write("key.pem", &key.to_pem());
+    let roots = roots.into_iter().map(|root| root.certificate).collect();
+    write("roots.pem", &Chain::new(roots).unwrap().to_pem());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stock_programs_call_with_certificates_of_a_coordinator() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = policy("").replace("'Any', 'Other'", "'grpc.testing.TestService/UnaryCall'");
+    let host = Host::with(&text);
+    written(&host, dir.path());
+    let mounted = probed(Handle::default(), |_| None);
+    let router = Server::builder().coordinator(&host.socket).add_service(mounted);
+    let bound = router.bind("test,https://127.0.0.1:0").await.unwrap();
+    let at = bound.addresses()[1].to_string().replacen("https://", "", 1);
+    let serving = tokio::spawn(bound.serve());
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let [roots, chain, key] = ["roots.pem", "chain.pem", "key.pem"].map(file);
+    let openssl = {
+        let (at, roots) = (at.clone(), roots.clone());
+        let with = [&["-cert", &chain, "-key", &key].map(str::to_owned)[..], &[]].concat();
+        tokio::task::spawn_blocking(move || {
+            let mut openssl = Command::new("openssl");
+            openssl
+                .args(["s_client", "-connect", &at, "-CAfile", &roots, "-tls1_3", "-alpn", "h2"]);
+            openssl.args(["-verify_hostname", "test", "-verify_return_error"]).args(with);
+            openssl
+                .stdin(Stdio::null())
+                .output()
+                .expect("openssl, of Debian's package of that name")
+        })
+    };
+    let said = openssl.await.unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("Verify return code: 0 (ok)"), "{said}");
+    assert!(said.contains("ALPN protocol: h2"), "{said}");
+    let python = tokio::task::spawn_blocking(move || {
+        partywall_interop::python_client::says(PYTHON, &[&at, &roots, &chain, &key])
+    });
+    assert_eq!(python.await.unwrap().unwrap(), "answered with 104 bytes\nPERMISSION_DENIED");
     serving.abort();
 }
