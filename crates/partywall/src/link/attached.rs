@@ -359,23 +359,22 @@ mod tests {
         request: &mut tonic::Request<()>,
     ) -> Result<Vec<Attachment>, ParcelError> {
         let limit = getrlimit(resource);
-        let current = Some(if resource == Resource::Nofile {
-            std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64
-        } else {
-            let pages = || -> u64 {
-                let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-                statm.split(' ').next().unwrap().parse().unwrap()
-            };
-            // Another thread that begins maps more for a moment than it keeps.
-            let mut before = 0;
-            let pages = std::iter::repeat_with(|| {
-                std::thread::sleep(Duration::from_millis(10));
-                pages()
-            });
-            let mut settled = pages.skip_while(|now| std::mem::replace(&mut before, *now) != *now);
-            let pages = settled.next().unwrap();
+        let used = || -> u64 {
+            if resource == Resource::Nofile {
+                return std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+            }
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
             pages * rustix::param::page_size() as u64 + LARGE / 2
+        };
+        // Another thread that begins maps more for a moment than it keeps, and one closes what has come.
+        let mut before = 0;
+        let used = std::iter::repeat_with(|| {
+            std::thread::sleep(Duration::from_millis(10));
+            used()
         });
+        let mut settled = used.skip_while(|now| std::mem::replace(&mut before, *now) != *now);
+        let current = settled.next();
         setrlimit(resource, Rlimit { current, ..limit }).unwrap();
         let taken = request.attachments();
         setrlimit(resource, limit).unwrap();
@@ -400,6 +399,8 @@ mod tests {
             false => &[Resource::Nofile, Resource::As],
         };
         let items = [owned(None), owned(Place::new(0)), leased];
+        // What is dropped is closed later, by another thread.
+        let mut kept = Vec::new();
         for (resource, item) in limits.iter().flat_map(|of| items.map(|item| (*of, item))) {
             // It is not mapped here.
             let memory = match item {
@@ -424,6 +425,7 @@ mod tests {
             assert_eq!(matches!(memory, Attachment::Lease(_)), item == leased);
             assert_eq!(read.load(Ordering::Relaxed), 1);
             assert!(request.attachments().unwrap().is_empty(), "they are taken once");
+            kept.push(came);
         }
         if has_asan {
             return;
