@@ -127,8 +127,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Opens a link that the coordinator has introduced; says who serves it and what protects it. One that its server
-/// does not open within that time is an [`Error::Link`]: another instance may open one.
+/// Opens a link that the coordinator has introduced; says who serves it and what protects it. One that its
+/// server does not open within that time is an [`Error::Link`]: another instance may open one.
 pub(crate) async fn open(linked: Linked, within: Duration) -> Result<(Arc<Caller>, Peer), Error> {
     let reported = linked.terms.security;
     let number = linked.terms.link;
