@@ -34,7 +34,7 @@ use std::time::SystemTime;
 use clap::Subcommand;
 use partywall_coordinator::place::Kind;
 use partywall_coordinator::trust::{
-    CERTIFICATES, DOMAIN, KEY, NEXT, TRUSTED, Trust, read, trusted_files,
+    CERTIFICATES, Clock, DOMAIN, KEY, NEXT, TRUSTED, Trust, read, trusted_files,
 };
 use partywall_trust::{Authority, AuthorityError, CertificateError, Described, TrustDomain};
 use rustix::fs::{FlockOperation, flock};
@@ -378,7 +378,7 @@ impl Directory {
         let now = SystemTime::now();
         let new = Authority::new(&domain, now)?;
         // An authority that is over, or whose key is lost, is replaced all the same.
-        match Trust::load(domain.as_str(), &self.path) {
+        match Trust::load(domain.as_str(), &self.path, Clock::now()) {
             Ok(trust) => trust
                 .has_room(new.root().len())
                 .map_err(|text| format!("{}: {text}", self.path.join(TRUSTED).display()))?,

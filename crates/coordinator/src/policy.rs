@@ -74,6 +74,7 @@ use partywall_abi::security::{Seal, Security};
 use crate::container::Engines;
 use crate::identity::{Facts, Fades};
 use crate::quota::{Account, Limits};
+use crate::trust::Clock;
 
 mod file;
 mod read;
@@ -256,6 +257,7 @@ pub struct Policy {
     /// How records of sealed links are made.
     form: Form,
     authority: AuthorityPlace,
+    clock: Clock,
     /// Whose signatures of programs count.
     signers: Signers,
     /// The Compose file that it was made from, if it is not TOML.

@@ -149,7 +149,7 @@ impl Coordinator {
         let (file, confines) = (options.policy_file, options.children_are_services);
         let while_running = options.while_running;
         let metrics = options.metrics;
-        let trust = policy.authority().open()?;
+        let trust = policy.authority().open(policy.clock())?;
         let begin =
             Begin { listener, handed, operators, policy, trust, file, audit, metrics, confines };
         let (event_loop, orders) =

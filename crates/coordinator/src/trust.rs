@@ -8,9 +8,9 @@
 //!
 //! The private key of the authority is in this process alone, and in its file.
 //!
-//! The clock is the wall's at the start, and goes on by CLOCK_BOOTTIME (clock_gettime(2)): who sets the
-//! wall's clock back revives no certificate, and who sets it forward ends none. The certified processes are
-//! told the time by it.
+//! The clock is the wall's when the policy is read, and goes on by CLOCK_BOOTTIME (clock_gettime(2)): who
+//! sets the wall's clock back revives no certificate, and who sets it forward ends none. The certified
+//! processes are told the time by it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,12 @@ impl Clock {
     }
 }
 
+impl Default for Clock {
+    fn default() -> Self {
+        Self::now()
+    }
+}
+
 fn boottime() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
@@ -110,8 +116,8 @@ impl Trust {
     ///
     /// # Errors
     /// [`TrustError`]
-    pub fn for_this_run(domain: &str) -> Result<Self, TrustError> {
-        let (domain, clock) = (TrustDomain::new(domain)?, Clock::now());
+    pub fn for_this_run(domain: &str, clock: Clock) -> Result<Self, TrustError> {
+        let domain = TrustDomain::new(domain)?;
         Self::of(Authority::new(&domain, clock.time())?, clock)
     }
 
@@ -126,8 +132,8 @@ impl Trust {
     ///
     /// # Errors
     /// [`TrustError`]
-    pub fn load(domain: &str, directory: &Path) -> Result<Self, TrustError> {
-        let (domain, clock) = (TrustDomain::new(domain)?, Clock::now());
+    pub fn load(domain: &str, directory: &Path, clock: Clock) -> Result<Self, TrustError> {
+        let domain = TrustDomain::new(domain)?;
         let mut trust = Self::of(authority(&domain, directory, clock.time())?, clock)?;
         for file in trusted_files(directory)? {
             let added = trust.roots.add_pem(&domain, &read(&file)?);

@@ -43,7 +43,7 @@ fn a_rotation_that_stops_at_any_step_leaves_an_authority() {
         let path = dir.path().join("ca");
         init(&path).unwrap();
         let roots = || -> Vec<Vec<u8>> {
-            let trust = Trust::load(DOMAIN, &path).unwrap();
+            let trust = Trust::load(DOMAIN, &path, Clock::now()).unwrap();
             trust.roots().certificates().map(|(_, der)| der.to_vec()).collect()
         };
         let old = roots().swap_remove(0);
@@ -79,7 +79,7 @@ fn an_init_that_stops_at_any_step_can_be_done_again_or_is_done() {
             true => assert!(init(&path).unwrap_err().contains("there is an authority already")),
             false => drop(init(&path).unwrap()),
         }
-        Trust::load(DOMAIN, &path).unwrap();
+        Trust::load(DOMAIN, &path, Clock::now()).unwrap();
         if !reached {
             return;
         }
@@ -100,7 +100,7 @@ fn a_next_key_of_nobody_is_removed() {
     fs::rename(path.join(KEY), path.join(NEXT)).unwrap();
     Directory::open(&path).unwrap().finish(&text, &domain).unwrap();
     assert_eq!(names(&path), [KEY, CERTIFICATES, TRUSTED]);
-    Trust::load(DOMAIN, &path).unwrap();
+    Trust::load(DOMAIN, &path, Clock::now()).unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `partywall ca`.
 
-use partywall_coordinator::trust::Trust;
+use partywall_coordinator::trust::{Clock, Trust};
 
 use super::{Place, text};
 
@@ -12,7 +12,7 @@ fn an_authority_is_made_once_and_the_coordinator_takes_it() {
     assert!(said.contains("[authority]\n  domain = \"shop.example\"\n  directory = \"/"), "{said}");
     assert_eq!([place.mode("ca"), place.mode("ca/trusted")], [0o700; 2]);
     assert_eq!([place.mode("ca/authority.key"), place.mode("ca/authority.pem")], [0o600; 2]);
-    let trust = Trust::load("shop.example", &place.path("ca")).unwrap();
+    let trust = Trust::load("shop.example", &place.path("ca"), Clock::now()).unwrap();
     assert_eq!(trust.roots().certificates().count(), 1);
     let key = place.read("ca/authority.key");
     place.bad(
@@ -37,7 +37,7 @@ fn a_policy_with_an_authority_is_taken_by_its_coordinator() {
     place.good(&["policy", "check", "policy.toml"]);
     place.chmod("ca/authority.key", 0o644);
     let policy = partywall_coordinator::Policy::load(&place.path("policy.toml")).unwrap();
-    let refused = policy.authority().open().unwrap_err().to_string();
+    let refused = policy.authority().open(policy.clock()).unwrap_err().to_string();
     assert!(refused.contains("ca/authority.key: others than its owner can reach"), "{refused}");
 }
 
@@ -59,7 +59,7 @@ fn a_rotation_keeps_the_old_root_and_says_what_is_next() {
     let file = format!("ca/trusted/old-{}.pem", &print[..16]);
     assert_eq!(place.read(&file), old);
     assert_ne!(place.read("ca/authority.pem"), old);
-    let trust = Trust::load("shop.example", &place.path("ca")).unwrap();
+    let trust = Trust::load("shop.example", &place.path("ca"), Clock::now()).unwrap();
     assert_eq!(trust.roots().certificates().count(), 2);
     let shown = place.good(&["ca", "show", "ca"]);
     assert_eq!(shown.matches("  SHA-256        ").count(), 2, "{shown}");
@@ -120,7 +120,7 @@ fn an_intermediate_of_another_authority_is_taken() {
     place.bad(&init("ca", "old.key", &[]), &["old.key: this is no private key", "openssl pkcs8"]);
     assert!(!place.path("ca").exists(), "what is refused leaves nothing");
     place.good(&init("ca", "own.key", &[]));
-    let trust = Trust::load("shop.example", &place.path("ca")).unwrap();
+    let trust = Trust::load("shop.example", &place.path("ca"), Clock::now()).unwrap();
     assert_eq!(trust.domain().as_str(), "shop.example");
     let shown = place.good(&["ca", "show", "ca"]);
     assert!(shown.contains("authority        CN=own") && shown.contains("CN=root"), "{shown}");
@@ -132,7 +132,11 @@ fn an_intermediate_of_another_authority_is_taken() {
     let said = place.good(&["ca", "rotate", "ca"]);
     assert!(said.contains("the old root stays trusted"), "{said}");
     assert_eq!(
-        Trust::load("shop.example", &place.path("ca")).unwrap().roots().certificates().count(),
+        Trust::load("shop.example", &place.path("ca"), Clock::now())
+            .unwrap()
+            .roots()
+            .certificates()
+            .count(),
         2
     );
 }

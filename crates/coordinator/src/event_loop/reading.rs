@@ -68,7 +68,7 @@ fn load(file: &Path, before: &AuthorityPlace) -> Loaded {
     let place = policy.authority();
     let trust = match place.is_for_this_run() && place == before {
         true => None,
-        false => Some(place.open()?),
+        false => Some(place.open(policy.clock())?),
     };
     Ok((policy, trust))
 }

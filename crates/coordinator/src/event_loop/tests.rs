@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use super::*;
+use crate::trust::Clock;
 use rustix::net::SocketType;
 
 /// Who stopped the coordinator waited for whatever a process had sent that nobody had taken in.
@@ -17,7 +18,7 @@ fn a_listener_that_goes_waits_for_nothing_that_was_sent_to_it() {
         operators: None,
         handed: true,
         policy: Policy::parse("test", "").unwrap(),
-        trust: Trust::for_this_run("test").unwrap(),
+        trust: Trust::for_this_run("test", Clock::now()).unwrap(),
         file: None,
         audit: None,
         metrics: false,

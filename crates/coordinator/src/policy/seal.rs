@@ -9,7 +9,7 @@ use partywall_trust::record::Suite;
 use serde::Deserialize;
 
 use super::Policy;
-use crate::trust::{DOMAIN, Trust, TrustError};
+use crate::trust::{Clock, DOMAIN, Trust, TrustError};
 
 /// Whether a link is to be sealed; of several the highest counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -62,10 +62,10 @@ impl AuthorityPlace {
     ///
     /// # Errors
     /// [`TrustError`]
-    pub fn open(&self) -> Result<Trust, TrustError> {
+    pub fn open(&self, clock: Clock) -> Result<Trust, TrustError> {
         let trust = match &self.directory {
-            None => Trust::for_this_run(&self.domain),
-            Some(directory) => Trust::load(&self.domain, directory),
+            None => Trust::for_this_run(&self.domain, clock),
+            Some(directory) => Trust::load(&self.domain, directory, clock),
         };
         trust.map(|trust| trust.with_life(self.life))
     }
@@ -82,6 +82,11 @@ impl Policy {
     /// How records of sealed links are made: the suite, and whether they have lengths of classes.
     pub fn form(&self) -> (Suite, bool) {
         (self.form.suite, self.form.classes)
+    }
+
+    /// The time since the policy was read, when the wall's clock was read as well.
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Where the authority is.

@@ -32,7 +32,7 @@ impl State {
 
     /// The time by which certificates and signatures are over.
     pub(crate) fn time(&self) -> SystemTime {
-        self.trust.as_ref().map_or_else(SystemTime::now, Trust::time)
+        self.trust.as_ref().map_or_else(|| self.policy.clock().time(), Trust::time)
     }
 
     pub(super) fn trust_message(&mut self, conn: Conn, message: TrustMessage) {

@@ -31,7 +31,7 @@ impl Place {
     }
 
     fn load(&self) -> Result<Trust, String> {
-        Trust::load(DOMAIN, self.0.path()).map_err(|e| e.to_string())
+        Trust::load(DOMAIN, self.0.path(), Clock::now()).map_err(|e| e.to_string())
     }
 
     /// Why it is not read: the file, and these words.

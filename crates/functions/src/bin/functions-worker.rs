@@ -17,6 +17,8 @@ fn main() -> ExitCode {
             std::fs::write(file, text.join(" ")).expect("the file can be written");
         }
     };
-    eprintln!("{}", worker::main_telling(has_filter, tell));
+    // In one write(2): other workers write there as well, and the tests.
+    let said = worker::main_telling(has_filter, tell) + "\n";
+    eprint!("{said}");
     ExitCode::FAILURE
 }

@@ -4,6 +4,7 @@
 //! more: with [`partywall_attacks::clock`] the kernel ends a process that asks for a time that can be set,
 //! or waits by it. Coordinator, service and callers go through their lives like that: admission, links,
 //! calls, deadlines, deaths, a restart of the coordinator, a drain. So no decision of theirs depends on it.
+//! Certificates begin at the time of day at which the policy was read, and age by another clock.
 //! The audit log writes the time of day into each of its lines, and reads it for nothing else; so the
 //! coordinator has none here.
 

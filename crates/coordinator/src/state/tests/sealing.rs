@@ -5,7 +5,7 @@ use partywall_abi::security::Seal;
 use partywall_trust::{Chain, Roots, SigningKey, TrustDomain};
 
 use super::*;
-use crate::trust::Trust;
+use crate::trust::{Clock, Trust};
 
 /// A policy in which links to `g` are sealed so.
 fn sealing(seal: &str) -> State {
@@ -14,7 +14,7 @@ fn sealing(seal: &str) -> State {
          [service.g]\nregister = ['server']\nseal = '{seal}'\n\
          [service.g.call]\nweb = ['*']\nanyone = ['a.B/C']\n[sealing]\nsuite = 'aes-256-gcm'"
     ));
-    s.trust(Trust::for_this_run("a.example").unwrap());
+    s.trust(Trust::for_this_run("a.example", Clock::now()).unwrap());
     s
 }
 
@@ -172,7 +172,7 @@ fn who_was_certified_hears_of_another_authority() {
     let der = key.public().to_der();
     let proof = key.sign(&[TrustMessage::PROOF, &der].concat());
     let (_, before) = certify(&mut s, web, der.clone(), proof.clone()).unwrap();
-    s.trust(Trust::for_this_run("a.example").unwrap());
+    s.trust(Trust::for_this_run("a.example", Clock::now()).unwrap());
     let renew = Message::Trust(TrustMessage::Renew);
     assert_eq!(
         s.take_effects(),
@@ -194,7 +194,7 @@ fn no_descriptor_crosses_on_a_sealed_link() {
              web = {{ methods = ['*'], descriptors = 2 }}\n\
              anyone = {{ methods = ['a.B/C'], seal = '{seal}' }}"
         ));
-        s.trust(Trust::for_this_run("a.example").unwrap());
+        s.trust(Trust::for_this_run("a.example", Clock::now()).unwrap());
         let [server, web] = [1, 2].map(|uid| admit_able(&mut s, uid, both));
         register(&mut s, server);
         let (link, _) = link(&mut s, web);
