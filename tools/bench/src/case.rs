@@ -21,6 +21,8 @@ pub enum Bench {
     Transfer,
     /// Thousands of small functions, called one after the other.
     Functions,
+    /// Calls over sealed links beside the same over plain ones, and making them.
+    Sealed,
 }
 
 impl Bench {
@@ -32,6 +34,15 @@ impl Bench {
             Self::Domain => &DOMAIN_SIZES,
             Self::Transfer => &BLOCK_SIZES,
             Self::Functions => &FUNCTIONS,
+            Self::Sealed => &SEALED_SIZES,
+        }
+    }
+
+    /// Those of a quick run, unless options say otherwise: all that it may have time for.
+    pub const fn quick_sizes(self) -> &'static [u64] {
+        match self {
+            Self::Sealed => &SEALED_QUICK,
+            _ => self.sizes(),
         }
     }
 }
@@ -54,6 +65,8 @@ pub enum Mode {
     Warm,
     /// Functions of which the worker has no page mapped.
     Cold,
+    /// Links that are made, one at a time.
+    Connect,
 }
 
 /// What the word count service is asked for.
@@ -128,13 +141,13 @@ pub enum Wait {
 pub struct Case {
     /// Which bench.
     pub bench: Bench,
-    /// `calls`, `domain` and `functions` only.
+    /// `calls`, `domain`, `functions` and `sealed` only.
     pub mode: Option<Mode>,
     /// `words` only.
     pub op: Option<Op>,
     /// `words` only.
     pub clock: Option<Clock>,
-    /// Bytes of a call or a block, words of a text, or functions; none for a bare hand-over.
+    /// Bytes of a call or a block, words of a text, or functions; none for a bare hand-over or a connect.
     pub size: Option<u64>,
     /// `transfer` only: how many clients pass blocks at once.
     pub clients: Option<u32>,
@@ -156,6 +169,26 @@ pub const FUNCTIONS: [u64; 2] = [500, 5_000];
 
 /// Sizes of a call in bytes.
 pub const CALL_SIZES: [u64; 3] = [32, 1024, 65536];
+
+/// Sizes of a call over a sealed link: powers of four.
+pub const SEALED_SIZES: [u64; 13] = [
+    1,
+    4,
+    16,
+    64,
+    256,
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+];
+
+/// Those of a quick run.
+const SEALED_QUICK: [u64; 3] = [1, 4 << 10, 64 << 10];
 
 /// Sizes of a text in words.
 pub const WORD_SIZES: [u64; 7] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
@@ -256,6 +289,17 @@ impl Case {
         Self { rate: Some(rate), ..Self::domain(Mode::Paced, size, placement, wait) }
     }
 
+    /// A call of `sealed`, which is echoed.
+    pub const fn sealed(size: u64, placement: Placement, wait: Option<Wait>) -> Self {
+        Self { bench: Bench::Sealed, ..Self::call(Mode::Latency, Some(size), placement, wait) }
+    }
+
+    /// Connects of `sealed`, on one core.
+    pub const fn connect(wait: Option<Wait>) -> Self {
+        let connect = Self::call(Mode::Connect, None, Placement::SameCore, wait);
+        Self { bench: Bench::Sealed, ..connect }
+    }
+
     /// A case of `words`; always unpinned.
     pub const fn words(clock: Clock, op: Op, words: u64, wait: Option<Wait>) -> Self {
         Self {
@@ -345,7 +389,8 @@ impl Case {
     /// The cases shown and run side by side with this one have the same group. Bare hand-overs go
     /// with the smallest calls.
     pub fn group(&self) -> Self {
-        let size = self.size.or(Some(CALL_SIZES[0]));
+        let bare = (self.mode != Some(Mode::Connect)).then_some(CALL_SIZES[0]);
+        let size = self.size.or(bare);
         Self { size, place: Place::Host, wait: None, ..*self }
     }
 }
@@ -353,12 +398,12 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = match (self.bench, self.size) {
-            (Bench::Words, Some(words)) => format!("{} words", HumanCount(words)),
-            (Bench::Functions, Some(count)) => format!("{} functions", HumanCount(count)),
-            (_, Some(bytes)) => bytes_text(bytes),
-            (_, None) => "bare".to_owned(),
+            (Bench::Words, Some(words)) => Some(format!("{} words", HumanCount(words))),
+            (Bench::Functions, Some(count)) => Some(format!("{} functions", HumanCount(count))),
+            (_, Some(bytes)) => Some(bytes_text(bytes)),
+            (_, None) => (self.mode != Some(Mode::Connect)).then(|| "bare".to_owned()),
         };
-        let mut parts = vec![size];
+        let mut parts = Vec::from_iter(size);
         let several = self.clients.filter(|clients| *clients > 1);
         parts.extend(several.map(|clients| format!("{clients} clients")));
         parts.extend(self.mode.map(|mode| lower(&mode)));
@@ -421,6 +466,7 @@ mod tests {
         let contained = Case::call(Mode::Latency, Some(32), Placement::TwoCores, Some(Wait::Spin))
             .at(Place::TwoContainers);
         assert_eq!(contained.to_string(), "32 B, latency, two cores, spin, two containers");
+        assert_eq!(Case::connect(Some(Wait::Block)).to_string(), "connect, same core, block");
     }
 
     #[test]
@@ -429,6 +475,14 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all, DOMAIN_SIZES);
+    }
+
+    #[test]
+    fn sizes_of_sealed_calls_are_powers_of_four() {
+        assert!(SEALED_SIZES.iter().enumerate().all(|(power, size)| *size == 1 << (2 * power)));
+        assert!(SEALED_QUICK.iter().all(|size| SEALED_SIZES.contains(size)));
+        assert_eq!(Case::connect(None).group(), Case::connect(Some(Wait::Block)).group());
+        assert_eq!(Case::connect(None).group().size, None);
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub enum Command {
     Transfer(Options),
     /// Thousands of small functions: launching them, stopping them, and their memory
     Functions(Options),
+    /// Calls over sealed links beside plain ones and TLS, and what connecting takes
+    Sealed(Options),
     /// One contender of `functions` in one round; started by that command
     #[command(hide = true)]
     FunctionSample {
@@ -74,14 +76,14 @@ when none is but none could be judged either.";
 /// Options of a bench.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Finish within 50 s (`domain`: 110 s, `transfer`: 170 s): short samples, as many rounds as fit, and
-    /// in `functions` 500 of them instead of 5,000
+    /// Finish within 50 s (`domain`, `sealed`: 110 s, `transfer`: 170 s): short samples, as many rounds as
+    /// fit, in `functions` 500 of them instead of 5,000, and in `sealed` three sizes
     #[arg(long)]
     pub quick: bool,
 
     /// With --quick: also what that leaves out, which is texts of more than a million words, blocks of
-    /// more than 64 MiB, and 64 clients at once. With or without it, in `functions`: 5,000 of them, 100,000
-    /// that are stopped in each round, and 65,535 begins of a handler
+    /// more than 64 MiB, 64 clients at once, and the other sizes of `sealed`. With or without it, in
+    /// `functions`: 5,000 of them, 100,000 that are stopped in each round, and 65,535 begins of a handler
     #[arg(long)]
     pub full: bool,
 
@@ -106,7 +108,8 @@ pub struct Options {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Take N rounds [default: 30, `domain` 15, `transfer` 10, `functions` 5; with --quick, as many as fit]
+    /// Take N rounds [default: 30, `domain` and `sealed` 15, `transfer` 10, `functions` 5; with --quick, as
+    /// many as fit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeats: Option<u32>,
 
@@ -158,7 +161,7 @@ impl Extent {
             Bench::Calls => calls,
             Bench::Words => Self { unit: "words", quick_size: 1_000_000, ..calls },
             Bench::Functions => Self { unit: "functions", quick_size: 500, rounds: 5, ..calls },
-            Bench::Domain => Self { quick_seconds: 108, rounds: 15, ..calls },
+            Bench::Domain | Bench::Sealed => Self { quick_seconds: 108, rounds: 15, ..calls },
             // All rounds together have a hundred iterations, and twenty of gRPC.
             Bench::Transfer => Self {
                 quick_size: 64 << 20,
@@ -179,7 +182,8 @@ impl Options {
     pub fn sizes(&self, bench: Bench) -> Result<Vec<u64>, String> {
         let Extent { unit, quick_size, .. } = Extent::of(bench);
         let usual = if self.leaves_out() { quick_size } else { u64::MAX };
-        let (all, most) = (bench.sizes(), self.max.unwrap_or(usual));
+        let all = if self.leaves_out() { bench.quick_sizes() } else { bench.sizes() };
+        let most = self.max.unwrap_or(usual);
         let sizes: Vec<u64> = all.iter().copied().filter(|size| *size <= most).collect();
         if sizes.is_empty() {
             return Err(format!("--max {most}: the smallest size is {} {unit}", all[0]));
@@ -276,6 +280,15 @@ mod tests {
         assert_eq!(sizes(&["--quick"]).expect("most").last(), Some(&1_000_000));
         assert_eq!(sizes(&["--quick", "--max", "1000"]).expect("two"), [100, 1000]);
         assert!(sizes(&["--max", "99"]).is_err());
+    }
+
+    #[test]
+    fn a_quick_run_has_three_sizes_of_sealed_calls() {
+        let sizes = |args: &[&str]| options(args).sizes(Bench::Sealed).expect("some");
+        assert_eq!(sizes(&["--quick"]), [1, 4 << 10, 64 << 10]);
+        assert_eq!(sizes(&["--quick", "--max", "4096"]), [1, 4 << 10]);
+        assert_eq!(sizes(&["--quick", "--full"]), sizes(&[]));
+        assert_eq!(sizes(&[]).len(), 13);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Measures Partywall beside the alternatives: `partywall-bench calls`, `words`, `domain`, `transfer` and
-//! `functions`.
+//! Measures Partywall beside the alternatives: `partywall-bench calls`, `words`, `domain`, `transfer`,
+//! `functions` and `sealed`.
 //!
 //! Every sample is a fresh pair of processes: this program again, with an order from the driver; or
 //! a launcher that loads this program, built static-pie, twice into its address space.
@@ -12,7 +12,7 @@
 //! | `contender`, `seat` | the seam: what one who is measured does, and what they are given to do it |
 //! | `registry` | who is measured |
 //! | `stopwatch`, `pattern`, `meter` | timing calls and checking replies inside a client |
-//! | `calls`, `words`, `domains`, `transfer` | the contenders, one file each |
+//! | `calls`, `words`, `domains`, `transfer`, `sealed` | the contenders, one file each |
 //! | `functions` | a bench with rounds and processes of its own |
 //! | `plan`, `driver`, `pair`, `process`, `child` | order, rounds, processes |
 //! | `image`, `launch` | both sides as domains of one process |
@@ -50,6 +50,7 @@ mod ratio;
 mod registry;
 mod report;
 mod row;
+mod sealed;
 mod seat;
 mod stats;
 mod stopwatch;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         Command::Domain(options) => (Bench::Domain, options),
         Command::Transfer(options) => (Bench::Transfer, options),
         Command::Functions(options) => (Bench::Functions, options),
+        Command::Sealed(options) => (Bench::Sealed, options),
         Command::FunctionSample { task } => return functions::sample::run(&task),
         Command::FunctionRole { role, arguments } => return functions::behind(&role, &arguments),
     };

@@ -64,7 +64,7 @@ const WRONG_MAX: u64 = 1000;
 impl Meter {
     /// A meter for a case of `calls` or `domain`, in its warm-up.
     pub fn new(watch: Stopwatch, case: &Case) -> Self {
-        let size = case.bytes().max(STAMP);
+        let size = case.size.map_or(STAMP, |size| size as usize);
         let pace = case.rate.map(|rate| {
             // Sleeping to the microsecond; without that it is done as well as the system does it.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

@@ -10,7 +10,7 @@ pub struct Pattern(Vec<u8>);
 
 const SHIFTS: u64 = 4096;
 
-/// Bytes of the number that starts a payload; no payload is shorter.
+/// Bytes of the number that starts a payload; a shorter payload is its first bytes.
 pub const STAMP: usize = 8;
 
 impl Pattern {
@@ -29,16 +29,23 @@ impl Pattern {
     /// Writes request `seq`.
     #[inline]
     pub fn fill(&self, seq: u64, request: &mut [u8]) {
-        let (stamp, body) = request.split_at_mut(STAMP);
-        stamp.copy_from_slice(&seq.to_le_bytes());
+        let number = seq.to_le_bytes();
+        let Some((stamp, body)) = request.split_at_mut_checked(STAMP) else {
+            return request.copy_from_slice(&number[..request.len()]);
+        };
+        stamp.copy_from_slice(&number);
         body.copy_from_slice(self.body(seq, body.len()));
     }
 
     /// Whether `reply` is request `seq`, all `size` bytes of it.
     #[inline]
     pub fn matches(&self, seq: u64, reply: &[u8], size: usize) -> bool {
+        let number = seq.to_le_bytes();
+        if size < STAMP {
+            return *reply == number[..size];
+        }
         reply.len() == size
-            && reply[..STAMP] == seq.to_le_bytes()
+            && reply[..STAMP] == number
             && reply[STAMP..] == *self.body(seq, size - STAMP)
     }
 }
@@ -68,6 +75,19 @@ mod tests {
             assert_ne!(a[STAMP..], b[STAMP..]);
             assert!(pattern.matches(1, &a, size) && !pattern.matches(2, &a, size));
             assert!(!pattern.matches(1, &a[..size - 1], size));
+        }
+    }
+
+    #[test]
+    fn payloads_shorter_than_a_number_have_its_first_bytes() {
+        for size in 1..STAMP {
+            let pattern = Pattern::new(size);
+            let mut payload = vec![0; size];
+            pattern.fill(0x0807_0605_0403_0201, &mut payload);
+            assert_eq!(payload, (1..=size as u8).collect::<Vec<_>>());
+            assert!(pattern.matches(0x0807_0605_0403_0201, &payload, size));
+            assert!(!pattern.matches(0x0807_0605_0403_0200, &payload, size));
+            assert!(!pattern.matches(0x0807_0605_0403_0201, &payload[1..], size));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::case::Bench;
 use crate::contender::Contender;
 use crate::domains::{call, gate, others};
-use crate::{calls, functions, transfer, words};
+use crate::{calls, functions, sealed, transfer, words};
 
 const CALLS: &[Contender] = &[
     calls::partywall::NATIVE,
@@ -82,6 +82,29 @@ const TRANSFER: &[Contender] = &[
     transfer::fill_floor::FILL_FLOOR,
 ];
 
+const SEALED: &[Contender] = &[
+    sealed::stubs::RING_PLAIN_TONIC,
+    sealed::stubs::RING_SEALED_TONIC,
+    sealed::stubs::NATIVE_PLAIN,
+    sealed::stubs::NATIVE_SEALED,
+    sealed::stubs::GATE_PLAIN,
+    sealed::stubs::GATE_SEALED,
+    sealed::raw::RING_PLAIN_RAW,
+    sealed::raw::RING_SEALED_RAW,
+    sealed::tls::TONIC_UDS,
+    sealed::tls::TONIC_UDS_TLS,
+    sealed::tls::TONIC_TCP_MTLS,
+    sealed::aead_floor::AEAD_FLOOR,
+    sealed::connect::CONNECT_PLAIN,
+    sealed::connect::CONNECT_PLAIN_SECOND,
+    sealed::connect::CONNECT_SEALED_FIRST,
+    sealed::connect::CONNECT_SEALED_KNOWN,
+    sealed::connect::CONNECT_SEALED_RESUMED,
+    sealed::handshake::HANDSHAKE_FIRST,
+    sealed::handshake::HANDSHAKE_KNOWN,
+    sealed::handshake::HANDSHAKE_RESUMED,
+];
+
 /// The contenders of a bench.
 pub fn of(bench: Bench) -> &'static [Contender] {
     match bench {
@@ -90,6 +113,7 @@ pub fn of(bench: Bench) -> &'static [Contender] {
         Bench::Domain => DOMAIN,
         Bench::Transfer => TRANSFER,
         Bench::Functions => functions::CONTENDERS,
+        Bench::Sealed => SEALED,
     }
 }
 
@@ -109,8 +133,14 @@ mod tests {
     use crate::target::{floors, targets};
     use std::collections::HashSet;
 
-    const BENCHES: [Bench; 5] =
-        [Bench::Calls, Bench::Words, Bench::Domain, Bench::Transfer, Bench::Functions];
+    const BENCHES: [Bench; 6] = [
+        Bench::Calls,
+        Bench::Words,
+        Bench::Domain,
+        Bench::Transfer,
+        Bench::Functions,
+        Bench::Sealed,
+    ];
 
     #[test]
     fn names_and_cells_are_unique() {

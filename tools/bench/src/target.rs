@@ -3,6 +3,7 @@
 pub mod calls;
 pub mod domain;
 pub mod functions;
+pub mod sealed;
 pub mod transfer;
 pub mod words;
 
@@ -142,7 +143,7 @@ pub struct Finding {
     pub quantity: Quantity,
 }
 
-/// Every promise of a bench; those of `words`, `transfer` and `functions` for the sizes that were run.
+/// Every promise of a bench; those of all but `calls` for the sizes that were run.
 pub fn targets(bench: Bench, sizes: &[u64]) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::targets(),
@@ -150,6 +151,7 @@ pub fn targets(bench: Bench, sizes: &[u64]) -> Vec<Target> {
         Bench::Domain => domain::targets(sizes),
         Bench::Transfer => transfer::targets(sizes),
         Bench::Functions => functions::targets(sizes),
+        Bench::Sealed => sealed::targets(sizes),
     }
 }
 
@@ -158,7 +160,7 @@ pub fn floors(bench: Bench) -> Vec<Target> {
     match bench {
         Bench::Calls => calls::floors(),
         Bench::Transfer => transfer::floors(),
-        Bench::Words | Bench::Domain | Bench::Functions => Vec::new(),
+        Bench::Words | Bench::Domain | Bench::Functions | Bench::Sealed => Vec::new(),
     }
 }
 

@@ -119,7 +119,12 @@ pub fn settle_waits(seat: &Seat) {
 
 /// Runs the coordinator.
 pub fn coordinate(seat: &mut Seat) -> Result<()> {
-    let policy = Policy::parse("bench", &policy(seat.case().place))?;
+    coordinate_by(seat, &policy(seat.case().place))
+}
+
+/// Runs the coordinator with this policy.
+pub fn coordinate_by(seat: &Seat, policy: &str) -> Result<()> {
+    let policy = Policy::parse("bench", policy)?;
     let coordinator = Coordinator::start(Some(&seat.dir().join(SOCKET)), policy)?;
     seat.ready();
     coordinator.join();
@@ -158,8 +163,13 @@ pub fn serve_on(
 
 /// Where the sample's server is reached.
 pub fn endpoint(seat: &Seat) -> Result<partywall::Endpoint> {
+    endpoint_of(seat, NAME)
+}
+
+/// Where this name of the sample's server is reached.
+pub fn endpoint_of(seat: &Seat, name: &str) -> Result<partywall::Endpoint> {
     settle_waits(seat);
-    let endpoint = partywall::Endpoint::new(format!("partywall:///{NAME}"))?;
+    let endpoint = partywall::Endpoint::new(format!("partywall:///{name}"))?;
     // The server registers in its own time.
     Ok(endpoint.coordinator(seat.dir().join(SOCKET)).wait_for_ready(true))
 }
@@ -173,8 +183,18 @@ fn call_stubs<C: LongClient>(
     seat: &mut Seat,
     client: fn(partywall::Channel) -> C,
 ) -> Result<Figures> {
+    call_checked(seat, client, |_| Ok(()))
+}
+
+/// Measures a client of which `check` has seen the channel.
+pub fn call_checked<C: LongClient>(
+    seat: &mut Seat,
+    client: fn(partywall::Channel) -> C,
+    check: fn(&partywall::Channel) -> Result<()>,
+) -> Result<Figures> {
     let runtime = runtime()?;
     let channel = seat.admitted(|seat| runtime.block_on(connect(seat)))?;
+    check(&channel)?;
     runtime.block_on(measure(client(channel), seat))
 }
 
@@ -200,11 +220,11 @@ fn call_native_blocking(seat: &mut Seat) -> Result<Figures> {
 }
 
 /// Index of the server's first descriptor of a link, and of the client's.
-const SERVERS: usize = 0;
-const CLIENTS: usize = 3;
+pub const SERVERS: usize = 0;
+pub const CLIENTS: usize = 3;
 
 /// The descriptors of a link: each end's socket, its outbox, the other's for reading.
-fn ends(_: &Case) -> Result<Ends> {
+pub fn ends(_: &Case) -> Result<Ends> {
     let (near, far) = socket::pair()?;
     // As a coordinator gives them to its first links.
     let (ours, theirs) = (memory::create(Geometry::WIDE)?, memory::create(Geometry::WIDE)?);
@@ -223,7 +243,7 @@ const READY: Duration = Duration::from_secs(10);
 
 /// Opens a link on three of the descriptors of [`ends`]: the server's are the first. What a
 /// coordinator tells the two ends, they see for themselves here.
-fn link(seat: &mut Seat, first: usize) -> Result<Link> {
+pub fn link(seat: &mut Seat, first: usize) -> Result<Link> {
     settle_waits(seat);
     let g = Geometry::WIDE;
     let deadline = Instant::now() + READY;

@@ -49,7 +49,8 @@ pub const TONIC_TCP: Contender = Contender::new(
 )
 .served(|seat| serve(seat, Net::Tcp));
 
-const SOCKET: &str = "socket";
+/// The Unix socket in the directory of a sample.
+pub const SOCKET: &str = "socket";
 const WINDOW: u32 = 16 << 20;
 const FRAME: u32 = 1 << 20;
 
@@ -74,13 +75,22 @@ pub fn serve(seat: &mut Seat, net: Net) -> Result<()> {
 
 /// Serves on the threads of `runtime` until the client has gone.
 pub fn serve_on(runtime: &Runtime, seat: &mut Seat, net: Net) -> Result<()> {
+    serve_with(runtime, seat, net, server())
+}
+
+/// A server with windows and frames for long messages.
+pub fn server() -> Server {
+    Server::builder()
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_frame_size(FRAME)
+}
+
+/// The same by this server.
+pub fn serve_with(runtime: &Runtime, seat: &mut Seat, net: Net, mut server: Server) -> Result<()> {
     runtime.block_on(async {
         let gone = closed(seat.lifeline()?)?;
-        let router = Server::builder()
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .max_frame_size(FRAME)
-            .add_service(ordinary::service());
+        let router = server.add_service(ordinary::service());
         match net {
             Net::Unix => {
                 let path = seat.sockets().join(SOCKET);
@@ -123,11 +133,15 @@ pub async fn connect(seat: &Seat, net: Net) -> Result<Channel> {
 
 /// Connects to the server at `address`.
 pub async fn connect_to(address: &Address) -> Result<Channel> {
-    let endpoint = Endpoint::from_shared(address.0.clone())?
+    Ok(tuned(Endpoint::from_shared(address.0.clone())?).connect().await?)
+}
+
+/// An endpoint with windows for long messages.
+pub fn tuned(endpoint: Endpoint) -> Endpoint {
+    endpoint
         .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW);
-    Ok(endpoint.connect().await?)
+        .initial_connection_window_size(WINDOW)
 }
 
 fn call(seat: &mut Seat, net: Net) -> Result<Figures> {

@@ -67,6 +67,7 @@ pub fn render(run: &Run) -> Result<String> {
         Bench::Domain => "Partywall: domains",
         Bench::Transfer => "Partywall: transfer",
         Bench::Functions => "Partywall: functions",
+        Bench::Sealed => "Partywall: sealed links",
     };
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -53,6 +53,8 @@ pub fn reference(group: &Case) -> Key {
         (Bench::Domain, _) => ("uds-epoll", Some(Wait::Block)),
         (Bench::Transfer, _) => ("tcp", Some(Wait::Block)),
         (Bench::Functions, _) => (among_functions(group.functions), None),
+        (Bench::Sealed, Some(Mode::Connect)) => ("connect-plain", Some(Wait::Block)),
+        (Bench::Sealed, _) => ("tonic-uds-tls", Some(Wait::Block)),
     };
     Key { contender, case: Case { wait, ..*group } }
 }

@@ -44,35 +44,44 @@ fn section(out: &mut String, title: &str) {
 }
 
 /// A figure in a table: its title, where it is, and how it is printed.
-type Column = (&'static str, fn(&Figures) -> Option<f64>, fn(f64) -> String);
+type Column = (&'static str, fn(&Case, &Figures) -> Option<f64>, fn(f64) -> String);
 
-const P50: Column = ("p50", |figures| figures.p50_ns, time);
-const P99: Column = ("p99", |figures| figures.p99_ns, time);
-const P999: Column = ("p99.9", |figures| figures.p999_ns, time);
-const ADMISSION: Column = ("admission", |figures| figures.admission_ns, time);
-const ONE_WAY: Column = ("one way", |figures| figures.one_way_cycles, cycles);
-const CALLS: Column = ("calls", |figures| figures.per_s, rate);
-const CPU: Column = ("CPU/call", |figures| figures.cpu_ns, time);
-const MEMORY: Column = ("memory", |figures| figures.pss_ratio, small);
-const SHMEM: Column = ("Shmem", |figures| figures.shmem_ratio, small);
-const SOCKETS: Column = ("sockets", |figures| figures.socket_ratio, small);
+const P50: Column = ("p50", |_, figures| figures.p50_ns, time);
+const P99: Column = ("p99", |_, figures| figures.p99_ns, time);
+const P999: Column = ("p99.9", |_, figures| figures.p999_ns, time);
+const ADMISSION: Column = ("admission", |_, figures| figures.admission_ns, time);
+const ONE_WAY: Column = ("one way", |_, figures| figures.one_way_cycles, cycles);
+const CALLS: Column = ("calls", |_, figures| figures.per_s, rate);
+const CPU: Column = ("CPU/call", |_, figures| figures.cpu_ns, time);
+/// Of the payload of requests and replies; of short ones it says nothing that the time of a call does not.
+const CPU_BYTES: Column = (
+    "CPU/GB",
+    |case, figures| {
+        let bytes = case.size.filter(|size| *size >= 4096)? as f64 * 2.0;
+        Some(figures.cpu_ns? / bytes * 1e9)
+    },
+    time,
+);
+const MEMORY: Column = ("memory", |_, figures| figures.pss_ratio, small);
+const SHMEM: Column = ("Shmem", |_, figures| figures.shmem_ratio, small);
+const SOCKETS: Column = ("sockets", |_, figures| figures.socket_ratio, small);
 
-const RTT_P50: Column = ("rtt p50", |figures| more(figures)?.rtt_p50_ns, time);
-const RTT_P99: Column = ("rtt p99", |figures| more(figures)?.rtt_p99_ns, time);
-const RTT_P999: Column = ("rtt p99.9", |figures| more(figures)?.rtt_p999_ns, time);
-const COUNT: Column = ("of", |figures| more(figures)?.calls, count);
-const ASKED: Column = ("asked", |figures| more(figures)?.asked_per_s, rate);
-const SLEEPS: Column = ("sleeps/call", |figures| more(figures)?.sleeps_per_call, small);
-const TAKEN: Column = ("MemAvailable", |figures| more(figures)?.memory_bytes, mebibytes);
-const PSS: Column = ("Pss", |figures| more(figures)?.pss_bytes, mebibytes);
-const NOT_COLD: Column = ("not cold", |figures| more(figures)?.not_cold, count);
-const DEVIATION: Column = ("std. deviation", |figures| more(figures)?.deviation_ns, time);
-const STOPPED: Column = ("stopped", |figures| more(figures)?.stopped, count);
-const LOST: Column = ("lost", |figures| more(figures)?.lost, count);
-const LEAKED: Column = ("leaked bytes", |figures| more(figures)?.leaked_bytes, count);
-const WRONG: Column = ("next wrong", |figures| more(figures)?.wrong_next, count);
-const REFUSED: Column = ("refused", |figures| more(figures)?.refused, count);
-const KEPT: Column = ("kept", |figures| more(figures)?.kept, small);
+const RTT_P50: Column = ("rtt p50", |_, figures| more(figures)?.rtt_p50_ns, time);
+const RTT_P99: Column = ("rtt p99", |_, figures| more(figures)?.rtt_p99_ns, time);
+const RTT_P999: Column = ("rtt p99.9", |_, figures| more(figures)?.rtt_p999_ns, time);
+const COUNT: Column = ("of", |_, figures| more(figures)?.calls, count);
+const ASKED: Column = ("asked", |_, figures| more(figures)?.asked_per_s, rate);
+const SLEEPS: Column = ("sleeps/call", |_, figures| more(figures)?.sleeps_per_call, small);
+const TAKEN: Column = ("MemAvailable", |_, figures| more(figures)?.memory_bytes, mebibytes);
+const PSS: Column = ("Pss", |_, figures| more(figures)?.pss_bytes, mebibytes);
+const NOT_COLD: Column = ("not cold", |_, figures| more(figures)?.not_cold, count);
+const DEVIATION: Column = ("std. deviation", |_, figures| more(figures)?.deviation_ns, time);
+const STOPPED: Column = ("stopped", |_, figures| more(figures)?.stopped, count);
+const LOST: Column = ("lost", |_, figures| more(figures)?.lost, count);
+const LEAKED: Column = ("leaked bytes", |_, figures| more(figures)?.leaked_bytes, count);
+const WRONG: Column = ("next wrong", |_, figures| more(figures)?.wrong_next, count);
+const REFUSED: Column = ("refused", |_, figures| more(figures)?.refused, count);
+const KEPT: Column = ("kept", |_, figures| more(figures)?.kept, small);
 
 fn more(figures: &Figures) -> Option<&More> {
     figures.functions.as_ref()
@@ -99,6 +108,7 @@ fn columns(bench: Bench) -> &'static [Column] {
         Bench::Words => &[P50, P99, ADMISSION, CALLS, CPU],
         Bench::Transfer => &[P50, P99, CALLS, CPU, MEMORY, SHMEM, SOCKETS],
         Bench::Functions => OF_FUNCTIONS,
+        Bench::Sealed => &[P50, P99, P999, CALLS, CPU, CPU_BYTES],
     }
 }
 
@@ -120,7 +130,7 @@ pub fn cells(group: &Case, line: &Line) -> Vec<String> {
         Some(found) => estimate(&found, small),
         None => String::new(),
     };
-    let shown = columns(group.bench).iter().map(|(_, value, show)| value(figures).map(show));
+    let shown = columns(group.bench).iter().map(|(_, value, show)| value(group, figures).map(show));
     let mut cells = vec![
         line.contender.into(),
         line.place.text().into(),

@@ -1,7 +1,7 @@
 //! What the words of a report mean.
 
 use super::summary::metric;
-use crate::case::{Bench, Case, Clock};
+use crate::case::{Bench, Case, Clock, Mode};
 use crate::ratio::Metric;
 
 const COMMON: &[(&str, &str)] = &[
@@ -117,6 +117,27 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("kept", "honest work by what the time that overrunning calls leave would give"),
 ];
 
+const SEALED: &[(&str, &str)] = &[
+    (
+        "sealed, plain",
+        "records of the link are encrypted and authenticated with keys that its two ends alone have, or pass \
+         as they are",
+    ),
+    ("latency", "one call at a time, each timed; it is echoed, and checked in full"),
+    (
+        "connect",
+        "a link is made by a caller that is connected to the coordinator and certified; CPU time has one call \
+         on it, and its end",
+    ),
+    (
+        "first, known, resumed",
+        "how the handshake of a link begins: with nothing, with the key of the service, with a secret of an \
+         earlier link",
+    ),
+    ("CPU/GB", "processor time of both sides by the bytes of requests and replies, from 4 KiB on"),
+    ("less ... over aead-floor", "what sealing adds to a call, by what the cipher alone takes"),
+];
+
 /// What the words of a bench mean.
 pub fn terms(bench: Bench) -> impl Iterator<Item = (&'static str, &'static str)> {
     let own = match bench {
@@ -125,6 +146,7 @@ pub fn terms(bench: Bench) -> impl Iterator<Item = (&'static str, &'static str)>
         Bench::Domain => DOMAIN,
         Bench::Transfer => TRANSFER,
         Bench::Functions => FUNCTIONS,
+        Bench::Sealed => SEALED,
     };
     COMMON.iter().chain(own).copied()
 }
@@ -155,6 +177,10 @@ pub fn about(bench: Bench) -> &'static str {
             "Thousands of small functions that answer with a time stamp: a dispatcher on one core calls \
              them, and one worker, or their own processes, run them on another core."
         }
+        Bench::Sealed => {
+            "Calls over links whose records are sealed, beside the same over plain links and over TLS: their \
+             times and CPU times from 1 B to 16 MiB, and what it takes to make such a link."
+        }
     }
 }
 
@@ -169,6 +195,9 @@ pub fn axis(case: &Case) -> &'static str {
         }
         Metric::P50 if case.bench == Bench::Functions => {
             "median time of one way (log scale), lower is better"
+        }
+        Metric::P50 if case.mode == Some(Mode::Connect) => {
+            "median time of a connect (log scale), lower is better"
         }
         Metric::P50 => "median time of a call (log scale), lower is better",
         Metric::PerSecond if case.bench == Bench::Transfer => {

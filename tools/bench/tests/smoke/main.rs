@@ -275,12 +275,45 @@ fn blocks_are_passed_right_by_everyone_and_memory_is_counted() {
 }
 
 #[test]
+fn sealed_calls_and_connects_stand_beside_plain_ones() {
+    let mut calls = vec!["ring-plain-tonic", "ring-sealed-tonic", "native-plain", "native-sealed"];
+    calls.extend(["ring-plain-raw", "ring-sealed-raw", "aead-floor"]);
+    calls.extend(["tonic-uds", "tonic-uds-tls", "tonic-tcp-mtls"]);
+    if has_domains() {
+        calls.extend(["gate-plain", "gate-sealed"]);
+    }
+    let mut connects = vec!["connect-plain", "connect-plain-second", "connect-sealed-first"];
+    connects.extend(["connect-sealed-known", "connect-sealed-resumed"]);
+    connects.extend(["handshake-first", "handshake-known", "handshake-resumed"]);
+    let only = [&calls[..], &connects].concat().join(",");
+    let args = ["sealed", "--quick", "--seconds", "60", "--repeats", "1", "--sample-ms", "2"];
+    let (rows, run) = measure(&[&args[..], &["--only", &only]].concat());
+    let of = |name: &str| -> Vec<&Value> {
+        rows.iter().filter(|row| row["contender"] == name).collect()
+    };
+    for name in calls {
+        let sizes: HashSet<u64> = of(name).iter().filter_map(|row| row["size"].as_u64()).collect();
+        assert_eq!(sizes, HashSet::from([1, 4 << 10, 64 << 10]), "{name}: {run}");
+        assert!(of(name).iter().all(|row| row["mode"] == "latency"), "{name}");
+    }
+    for name in connects {
+        assert_eq!(of(name).len(), 1, "{name}: {run}");
+        assert!(of(name)[0]["mode"] == "connect" && of(name)[0]["size"].is_null(), "{name}");
+    }
+    for row in &rows {
+        assert_eq!(row["errors"], 0, "{row} {run}");
+        assert!(row["p50_ns"].as_f64().expect("a time") > 0.0, "{row} {run}");
+    }
+}
+
+#[test]
 fn wrong_arguments_are_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let cases = [
         (vec!["calls", "--only", "nobody"], "nobody"),
         (vec!["words", "--max", "5"], "smallest"),
         (vec!["domain", "--only", "pipe"], "gate"),
+        (vec!["sealed", "--only", "pipe"], "aead-floor"),
         (vec!["calls", "--repeats", "0"], "--repeats"),
         (vec!["frobnicate"], "frobnicate"),
     ];
