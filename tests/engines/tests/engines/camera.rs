@@ -56,20 +56,26 @@ fn wait_for_figures(page: &str) {
     }
 }
 
+/// How long Chromium may take.
+const BROWSE_SECONDS: &str = "120";
+
 /// Runs Chromium until the page has been there for half a second, in which what it loads does not count: what
 /// it prints.
 fn browse(page: &str, what: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new("chromium");
+    // On a busy machine it has waited for ever for its own virtual time (Chromium 156).
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", BROWSE_SECONDS, "chromium"]);
     // It is root's here, and shows nothing but this page.
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
     command.args(["--window-size=1200,1000", "--enable-logging=stderr", what]);
     command.arg(format!("--user-data-dir={}", dir.path().display()));
     command.args(["--virtual-time-budget=500", page]).env("HOME", dir.path());
     let out = command.stdin(Stdio::null()).output();
-    let out = out.expect("chromium (`cargo xtask setup`)");
+    let out = out.expect("timeout (coreutils)");
     let log = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(out.status.success(), "{log}");
+    // `cargo xtask setup` installs Chromium.
+    assert!(out.status.success(), "{}, at most {BROWSE_SECONDS} s: {log}", out.status);
     let complaints: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert_eq!(complaints, [""; 0], "the page's script complains");
     String::from_utf8(out.stdout).unwrap()
