@@ -56,6 +56,13 @@ pub const ID_BYTES: usize = 512;
 /// Longest key or certificate on the control socket, in bytes.
 pub const CERTIFICATE_BYTES: usize = 8 * 1024;
 
+/// Longest receipt of a signed message on the control socket, in bytes: its certificates in base64, its method
+/// and what else it says.
+pub const RECEIPT_BYTES: usize = 24 * 1024;
+
+/// Most bytes of receipts in one control message.
+pub const RECEIPTS_BYTES: usize = 2 * RECEIPT_BYTES;
+
 /// Longest text of an error on the control socket, in bytes.
 pub const ERROR_TEXT_BYTES: usize = 2048;
 

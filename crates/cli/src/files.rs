@@ -18,8 +18,19 @@ pub(crate) enum Over {
     Refuse,
 }
 
-/// Writes a file of this mode: under another name first, whole and on the disk.
+/// Writes a file of this mode: under another name first, whole and on the disk. What a symbolic link leads to
+/// is replaced, and not the link; into what is no regular file, such as `/dev/stdout`, the bytes are written.
 pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32, over: Over) -> io::Result<()> {
+    let mut target = path.to_path_buf();
+    if over == Over::Replace
+        && let Ok(found) = fs::metadata(path)
+    {
+        if !found.is_file() {
+            return fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
+        }
+        target = fs::canonicalize(path)?;
+    }
+    let path = &*target;
     let fresh = fresh(path);
     // What a crash has left.
     match fs::remove_file(&fresh) {
@@ -78,6 +89,29 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"three");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(write(&dir.path().join("no/a"), b"", 0o600, Over::Replace).is_err());
+    }
+
+    #[test]
+    fn what_a_link_leads_to_is_replaced_and_no_device_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let [file, link, pipe] = ["file", "link", "pipe"].map(|name| dir.path().join(name));
+        fs::write(&file, "before").unwrap();
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        write(&link, b"after", 0o600, Over::Replace).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"after");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from(0o600)).unwrap();
+        let reader = {
+            let pipe = pipe.clone();
+            std::thread::spawn(move || fs::read(pipe).unwrap())
+        };
+        write(&pipe, b"through", 0o600, Over::Replace).unwrap();
+        assert_eq!(reader.join().unwrap(), b"through");
+        assert!(!fs::symlink_metadata(&pipe).unwrap().is_file());
+        let whole = write(Path::new("/dev/full"), b"no room", 0o600, Over::Replace).unwrap_err();
+        assert_eq!(whole.kind(), io::ErrorKind::StorageFull);
+        assert!(write(dir.path(), b"", 0o600, Over::Replace).is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 
     #[test]

@@ -11,12 +11,18 @@
 //! [`BURST`] lines at once and [`RATE`] lines a second; what is left out is counted, and the count
 //! is a line of its own as soon as the account may have one. A thread writes, so that nobody waits
 //! for a slow disk; lines that it has no room for are counted as well.
+//!
+//! Receipts of signed messages are no lines of these: none is left out. Those that there is no room for, of which
+//! [`RECEIPT_BYTES`] wait for the thread, or of which one account has more than [`RECEIPT_RATE`] a second, are
+//! sent again by who has them ([`Audit::keep`]).
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -32,6 +38,10 @@ use crate::quota::Account;
 const BURST: u32 = 100;
 /// Lines that an account may cause a second, over a longer time.
 const RATE: u32 = 10;
+/// Receipts of an account, at once and a second.
+const RECEIPT_RATE: u32 = 20_000;
+/// Bytes of receipts that wait for the thread that writes.
+const RECEIPT_BYTES: usize = 16 << 20;
 /// Lines that wait for the thread that writes.
 const WAITING: usize = 4096;
 /// Accounts whose lines are counted at once; those that have caused none for long go first.
@@ -125,6 +135,16 @@ pub enum Event {
         /// Whose word it is, if it is not the coordinator's own finding.
         #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shown_if")]
         said_by: Option<Account>,
+    },
+    /// A signed message has come, by the word of who has got it; its receipt is the proof.
+    Signed {
+        /// Who has got it.
+        #[serde(flatten)]
+        by: By,
+        /// Whose certificate the receipt has.
+        signer: String,
+        /// The receipt.
+        receipt: serde_json::Value,
     },
     /// Another policy is in force.
     Reloaded {
@@ -300,6 +320,15 @@ impl Event {
         Self::Blamed { by, link, name, text: text.into(), said_by }
     }
 
+    pub(crate) fn signed(
+        identity: &Identity,
+        account: &Account,
+        signer: String,
+        receipt: serde_json::Value,
+    ) -> Self {
+        Self::Signed { by: By::new(identity, account), signer, receipt }
+    }
+
     pub(crate) fn reloaded(ended: u32, changed: u32) -> Self {
         Self::Reloaded { ended, changed }
     }
@@ -315,7 +344,8 @@ impl Event {
             | Self::Registered { by, .. }
             | Self::Granted { by, .. }
             | Self::Denied { by, .. }
-            | Self::Revoked { by, .. } => Some(by.account.clone()),
+            | Self::Revoked { by, .. }
+            | Self::Signed { by, .. } => Some(by.account.clone()),
             Self::Blamed { by, said_by, .. } => {
                 Some(said_by.as_ref().unwrap_or(&by.account).clone())
             }
@@ -358,9 +388,35 @@ struct Bucket {
 
 impl Bucket {
     fn fill(&mut self, now: Instant) {
-        let more = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(RATE);
-        self.left = (self.left + more).min(f64::from(BURST));
+        self.fill_by(now, RATE, BURST);
+    }
+
+    fn fill_by(&mut self, now: Instant, rate: u32, most: u32) {
+        let more = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(rate);
+        self.left = (self.left + more).min(f64::from(most));
         self.at = now;
+    }
+}
+
+/// How many receipts each account has left.
+#[derive(Default)]
+struct Receipts(HashMap<Account, Bucket>);
+
+impl Receipts {
+    /// Whether an account may have so many kept now.
+    fn may(&mut self, account: &Account, count: usize, now: Instant) -> bool {
+        if self.0.len() >= ACCOUNTS && !self.0.contains_key(account) {
+            let second = Duration::from_secs(1);
+            self.0.retain(|_, b| now.saturating_duration_since(b.at) < second);
+        }
+        let new = || Bucket { left: f64::from(RECEIPT_RATE), at: now, left_out: 0 };
+        let bucket = self.0.entry(account.clone()).or_insert_with(new);
+        bucket.fill_by(now, RECEIPT_RATE, RECEIPT_RATE);
+        let may = bucket.left >= count as f64;
+        if may {
+            bucket.left -= count as f64;
+        }
+        may
     }
 }
 
@@ -417,18 +473,31 @@ impl Limiter {
 /// The way to the log.
 pub(crate) struct Audit {
     limiter: Limiter,
-    to: SyncSender<String>,
+    receipts: Receipts,
+    to: SyncSender<Lines>,
+    /// Bytes of receipts that wait.
+    waiting: Arc<AtomicUsize>,
     lost: u64,
+}
+
+/// Lines on their way, and how many bytes of them are receipts.
+struct Lines {
+    text: String,
+    receipts: usize,
 }
 
 impl Audit {
     /// Writes to `to`, which messages call `name`, on a thread of its own.
     pub(crate) fn new(name: String, mut to: impl Write + Send + 'static) -> io::Result<Self> {
-        let (sender, lines) = sync_channel::<String>(WAITING);
+        let (sender, lines) = sync_channel::<Lines>(WAITING);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let written = Arc::clone(&waiting);
         let write = move || {
             let mut lost = 0_u64;
-            for line in lines {
-                match to.write_all(line.as_bytes()).and_then(|()| to.flush()) {
+            for Lines { text, receipts } in lines {
+                let done = to.write_all(text.as_bytes()).and_then(|()| to.flush());
+                written.fetch_sub(receipts, Ordering::Relaxed);
+                match done {
                     Ok(()) if lost > 0 => {
                         tracing::warn!(lost, "the audit log is written again");
                         lost = 0;
@@ -451,12 +520,32 @@ impl Audit {
             }
         };
         threads::spawn(std::thread::Builder::new().name("audit".into()), write)?;
-        Ok(Self { limiter: Limiter::default(), to: sender, lost: 0 })
+        let (limiter, receipts) = (Limiter::default(), Receipts::default());
+        Ok(Self { limiter, receipts, to: sender, waiting, lost: 0 })
     }
 
     pub(crate) fn event(&mut self, event: &Event) {
         let lines = self.limiter.lines(event, Instant::now(), SystemTime::now());
         self.write(lines);
+    }
+
+    /// Writes a line for each of these receipts of one account, or none where there is no room for all now.
+    pub(crate) fn keep(&mut self, events: &[Event]) -> bool {
+        let Some(account) = events.first().and_then(Event::account) else { return true };
+        let now = SystemTime::now();
+        let text: String = events.iter().map(|event| line(event, now)).collect();
+        let receipts = text.len();
+        // This thread alone adds to it.
+        let has_room = self.waiting.load(Ordering::Relaxed) + receipts <= RECEIPT_BYTES;
+        if !has_room || !self.receipts.may(&account, events.len(), Instant::now()) {
+            return false;
+        }
+        self.waiting.fetch_add(receipts, Ordering::Relaxed);
+        let sent = self.to.try_send(Lines { text, receipts });
+        if sent.is_err() {
+            self.waiting.fetch_sub(receipts, Ordering::Relaxed);
+        }
+        sent.is_ok()
     }
 
     /// Writes the counts that are due; called now and then.
@@ -470,15 +559,19 @@ impl Audit {
         self.lost > 0 || self.limiter.0.values().any(|b| b.left_out > 0)
     }
 
+    fn send(&self, text: String) -> bool {
+        self.to.try_send(Lines { text, receipts: 0 }).is_ok()
+    }
+
     fn write(&mut self, lines: Vec<String>) {
         if self.lost > 0 {
             let lost = LeftOut { account: None, count: self.lost };
-            if self.to.try_send(line(&lost, SystemTime::now())).is_ok() {
+            if self.send(line(&lost, SystemTime::now())) {
                 self.lost = 0;
             }
         }
         for line in lines {
-            if self.to.try_send(line).is_err() {
+            if !self.send(line) {
                 self.lost += 1;
                 metrics::counter!(LEFT_OUT, "why" => "disk").increment(1);
             }

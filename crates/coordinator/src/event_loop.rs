@@ -48,14 +48,14 @@ use crate::telemetry::Telemetry;
 use crate::trust::Trust;
 
 mod admission;
+mod log;
 mod reading;
 
 use admission::{Listener, random, turn_away};
+use log::Receipts;
 
 /// How often what waits for no event is tried again, at first and at last.
 const RETRY: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(50));
-/// How often lines that the audit log owes are tried.
-const AUDIT: Duration = Duration::from_secs(1);
 /// How often all that an account has not read is weighed again.
 const WEIGH: Duration = Duration::from_millis(100);
 
@@ -135,6 +135,7 @@ pub(crate) struct EventLoop {
     to_read: VecDeque<(Asked, Notify)>,
     audit: Option<Audit>,
     audit_at: Option<Instant>,
+    receipts: Receipts,
     telemetry: Option<Telemetry>,
     measuring: Measuring,
     memories: Memories,
@@ -194,6 +195,9 @@ impl EventLoop {
         let engines = policy.engines().clone();
         let mut state = State::new(policy, quotas.clone(), own, now, random_token);
         state.trust(trust);
+        if audit.is_some() {
+            state.keep_receipts();
+        }
         if let Some(path) = path {
             state.separate_operators(path);
         }
@@ -218,6 +222,7 @@ impl EventLoop {
             to_read: VecDeque::new(),
             audit,
             audit_at: None,
+            receipts: Receipts::default(),
             telemetry,
             measuring,
             memories: Memories::default(),
@@ -329,6 +334,7 @@ impl EventLoop {
             self.memories.next_look(),
             self.accept_at,
             self.audit_at,
+            self.receipts.at,
             self.telemetry.as_ref().and_then(|telemetry| telemetry.at),
         ];
         Some(next.into_iter().flatten().min()?.saturating_duration_since(now))
@@ -368,12 +374,7 @@ impl EventLoop {
             self.accept_at = None;
             self.has_backlog(None);
         }
-        if self.audit_at.is_some_and(|at| at <= now)
-            && let Some(audit) = &mut self.audit
-        {
-            audit.due();
-            self.audit_at = audit.owes().then(|| now + AUDIT);
-        }
+        self.write_due(now);
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.look(now);
         }
@@ -550,18 +551,8 @@ impl EventLoop {
                 }
             }
             Effect::Reload { conn, request } => self.read_policy(Some((conn, request)), None),
-            Effect::Audit(event) => {
-                tracing::debug!(?event, "audit");
-                if let Some(telemetry) = &self.telemetry {
-                    telemetry.event(&event);
-                }
-                if let Some(audit) = &mut self.audit {
-                    audit.event(&event);
-                    if self.audit_at.is_none() && audit.owes() {
-                        self.audit_at = Some(Instant::now() + AUDIT);
-                    }
-                }
-            }
+            Effect::Receipts { conn, request, events } => self.keep((conn, request, events)),
+            Effect::Audit(event) => self.log(&event),
         }
     }
 

@@ -30,6 +30,7 @@
 //! register = ["greeter"]          # principals that may serve it
 //! fallback = true                 # while nobody serves it, the address under [names] will do
 //! seal = "required"               # links to it are sealed: "required", "prefer", "off" (default)
+//! sign = "required"               # and each of their messages is signed: "required", "off" (default)
 //! [service.greeter.call]          # principals that may call it, and what
 //! web = ["helloworld.Greeter/SayHello", "grpc.health.v1.Health/*"]
 //! [service.greeter.call.admin]    # the same with a requirement: over links of at least this security
@@ -69,7 +70,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use partywall_abi::control::{Digest, Grant};
 use partywall_abi::limits;
 use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet, ServiceName};
-use partywall_abi::security::{Seal, Security};
+use partywall_abi::security::{Seal, Security, Sign};
 
 use crate::container::Engines;
 use crate::identity::{Facts, Fades};
@@ -81,8 +82,8 @@ mod read;
 mod seal;
 mod signed;
 
-use seal::Form;
 pub use seal::{AuthorityPlace, Wish};
+use seal::{Form, SignWish};
 use signed::Signers;
 
 /// The principal that covers every process.
@@ -199,6 +200,8 @@ struct Service {
     call: BTreeMap<String, Rule>,
     /// Whether links to it are sealed, whoever calls.
     seal: Wish,
+    /// Whether their messages are signed.
+    sign: SignWish,
 }
 
 /// What a principal may call at a name, and over which links.
@@ -211,12 +214,14 @@ struct Rule {
     grant: Grant,
     /// Whether its links are sealed.
     seal: Wish,
+    /// Whether their messages are signed.
+    sign: SignWish,
 }
 
 impl Default for Rule {
     fn default() -> Self {
         let (methods, require, grant) = (MethodSet::default(), Security::LOWEST, Grant::NONE);
-        Self { methods, require, grant, seal: Wish::Off }
+        Self { methods, require, grant, seal: Wish::Off, sign: SignWish::Off }
     }
 }
 
@@ -486,7 +491,9 @@ impl Policy {
             Wish::Required => Seal::Sealed,
             Wish::Off | Wish::Prefer => Seal::Off,
         };
-        rules.fold(Security::LOWEST.with_seal(seal), Security::max_per_field)
+        let sign = if self.sign(principals, name) { Sign::Signed } else { Sign::Off };
+        let least = Security::LOWEST.with_seal(seal).with_sign(sign);
+        rules.fold(least, Security::max_per_field)
     }
 
     /// What may cross on these principals' links to the name: the most that a rule of theirs has, and leases

@@ -141,6 +141,15 @@ pub enum Effect {
     },
     /// Something for the audit log.
     Audit(Event),
+    /// Receipts for the audit log: [`State::kept`] is told when they are on their way there.
+    Receipts {
+        /// Whose they are.
+        conn: Conn,
+        /// The number of its question.
+        request: u32,
+        /// A line each.
+        events: Vec<Event>,
+    },
 }
 
 /// Whose doing it was that a link could not be made.
@@ -178,6 +187,8 @@ struct Connection {
     hardened: bool,
     /// It has a certificate of the authority that is in force.
     certified: bool,
+    /// Receipts of its are not kept yet.
+    receipts: bool,
     /// It has connected to the operators' socket.
     at_operators: bool,
     /// It has closed its gate, if it is a domain.
@@ -206,6 +217,8 @@ pub struct State {
     quotas: Quotas,
     /// Who certifies keys, if anybody does.
     trust: Option<Trust>,
+    /// Receipts of signed messages are kept.
+    keeps_receipts: bool,
     /// Policies so far.
     policies: u64,
     /// Who may ask for the list of links, beside root.
@@ -253,6 +266,7 @@ impl State {
             policy,
             quotas,
             trust: None,
+            keeps_receipts: false,
             policies: 1,
             operator_uid,
             operators: None,
@@ -329,6 +343,7 @@ impl State {
             spoken,
             hardened: false,
             certified: false,
+            receipts: false,
             at_operators,
             gate_closed: false,
             registrations: BTreeMap::new(),
@@ -585,11 +600,11 @@ impl State {
     ) -> Option<String> {
         let short = security.shortfall(&self.policy.require(principals, name))?;
         Some(format!(
-            "the policy requires more of a link to `{name}`: {short}; remedy: {}, or lower `require` under \
-             [service.{name}.call]",
+            "the policy requires more of a link to `{name}`: {short}; remedy: {}, or lower {} [service.{name}.call]",
             match short.field {
                 "evidence" => "have the coordinator start both ends",
                 "seal" => "build both ends with a release that can seal, and reach it on this host",
+                "sign" => "reach it on this host, where messages are signed",
                 _ if security.isolation.is_one_space() =>
                     "run one of the two as a process of its own",
                 _ if security.confidentiality < Confidentiality::User
@@ -600,6 +615,11 @@ impl State {
                 _ =>
                     "see that both ends are hardened (`harden` in docs/policy.md): of a release that can be, \
                      without a debugger, and known without `evidence = \"observed\"`",
+            },
+            match short.field {
+                "seal" => format!("`seal` under [service.{name}] and"),
+                "sign" => format!("`sign` under [service.{name}] and"),
+                _ => "`require` under".into(),
             }
         ))
     }

@@ -94,6 +94,7 @@ impl Telemetry {
             Event::Revoked { .. } => ("revoked", ""),
             Event::Blamed { said_by: None, .. } => ("blamed", "by the coordinator"),
             Event::Blamed { said_by: Some(_), .. } => ("blamed", "by the other end"),
+            Event::Signed { .. } => ("signed", ""),
             Event::Reloaded { .. } => ("reloaded", ""),
             Event::NotReloaded { .. } => ("not_reloaded", ""),
         };

@@ -41,6 +41,7 @@
 
 mod who;
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
@@ -161,7 +162,7 @@ impl std::fmt::Debug for StaticKey {
 pub struct Credentials {
     static_key: StaticKey,
     signer: SigningKey,
-    chain: Chain,
+    chain: Arc<Chain>,
     evidence: Vec<u8>,
 }
 
@@ -180,7 +181,7 @@ impl Credentials {
         if evidence.len() > EVIDENCE_BYTES {
             return Err(HandshakeError::Payload("its evidence is too long"));
         }
-        Ok(Self { static_key, signer, chain, evidence })
+        Ok(Self { static_key, signer, chain: Arc::new(chain), evidence })
     }
 
     /// What others know of its static key.
@@ -195,6 +196,10 @@ impl Credentials {
 
     /// Its certificate.
     pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    pub(crate) fn shared_chain(&self) -> &Arc<Chain> {
         &self.chain
     }
 }
@@ -326,6 +331,8 @@ pub struct Channel {
     pub peer: Peer,
     /// How it came about.
     pub how: How,
+    /// What both ends know the channel by, and nobody could have made alike. It is no secret.
+    pub number: [u8; 32],
     /// For another channel.
     pub resumption: Resumption,
 }
@@ -512,6 +519,7 @@ fn channel(mut state: HandshakeState, terms: &Terms, how: How, peer: Peer) -> Ch
         opener: Opener::new(form, id, !is_caller, theirs),
         peer,
         how,
+        number: *derive(&secret, b"channel's number"),
         resumption,
     }
 }

@@ -24,6 +24,7 @@ pub mod fuzz;
 pub mod handshake;
 mod id;
 mod key;
+pub mod message;
 mod noise;
 mod program;
 pub mod record;

@@ -83,6 +83,10 @@ pub struct Sealing {
     pub suite: u8,
     /// Whether records have lengths of classes.
     pub classes: bool,
+    /// Whether messages are signed.
+    pub sign: bool,
+    /// Whether the coordinator keeps receipts of those.
+    pub receipts: bool,
 }
 
 pub(super) fn put_sealing(w: &mut Writer<'_>, sealing: &Sealing) {
@@ -92,6 +96,8 @@ pub(super) fn put_sealing(w: &mut Writer<'_>, sealing: &Sealing) {
     w.u64(sealing.policy);
     w.u8(sealing.suite);
     w.u8(sealing.classes.into());
+    w.u8(sealing.sign.into());
+    w.u8(sealing.receipts.into());
 }
 
 pub(super) fn sealing(r: &mut Reader<'_>) -> Result<Box<Sealing>, DecodeError> {
@@ -102,6 +108,8 @@ pub(super) fn sealing(r: &mut Reader<'_>) -> Result<Box<Sealing>, DecodeError> {
         policy: r.u64("policy")?,
         suite: r.u8("suite")?,
         classes: flag(r, "classes of sizes")?,
+        sign: flag(r, "signed messages")?,
+        receipts: flag(r, "receipts")?,
     }))
 }
 

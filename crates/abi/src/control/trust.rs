@@ -8,6 +8,8 @@
 //!  MayCall ------------------>             whom a certificate names may call what at my name?
 //!          <------------------- Allowed
 //!          <--------------------- Renew    another authority certifies from here on: ask again
+//!  Receipts ----------------->             these messages were signed by the other end of a link
+//!          <-------------------- Kept      they are in the audit log's queue: here are the next ones
 //! ```
 //!
 //! Who asks is known by its connection, so the certificate is for whom the coordinator takes it. A process
@@ -29,6 +31,8 @@ const CERTIFIED: u16 = KINDS | 2;
 const RENEW: u16 = KINDS | 3;
 const MAY_CALL: u16 = KINDS | 4;
 const ALLOWED: u16 = KINDS | 5;
+const RECEIPTS: u16 = KINDS | 6;
+const KEPT: u16 = KINDS | 7;
 
 /// A root of a trust domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +85,19 @@ pub enum TrustMessage {
     },
     /// To the process: what was certified is not what others go by any more.
     Renew,
+    /// To the coordinator, of an end of a link with signed messages: receipts of those that it has got.
+    Receipts {
+        /// Request number.
+        request: u32,
+        /// Each as JSON, [`limits::RECEIPT_BYTES`] at most; [`limits::RECEIPTS_BYTES`] in all. The next ones are
+        /// sent after the answer.
+        receipts: Vec<Vec<u8>>,
+    },
+    /// To the process: its receipts are kept.
+    Kept {
+        /// Request number.
+        request: u32,
+    },
 }
 
 impl TrustMessage {
@@ -104,6 +121,14 @@ impl TrustMessage {
                 put_methods(w, methods);
             }
             Self::Renew => start(w, RENEW, 0),
+            Self::Receipts { request, receipts } => {
+                start(w, RECEIPTS, *request);
+                w.u8(receipts.len() as u8);
+                for receipt in receipts {
+                    w.short_bytes(&receipt[..receipt.len().min(limits::RECEIPT_BYTES)]);
+                }
+            }
+            Self::Kept { request } => start(w, KEPT, *request),
             Self::Certified { request, now, chain, roots } => {
                 start(w, CERTIFIED, *request);
                 w.u64(*now);
@@ -138,6 +163,15 @@ impl TrustMessage {
             }
             ALLOWED => Self::Allowed { request, methods: methods(r)? },
             RENEW => Self::Renew,
+            RECEIPTS => {
+                let receipt = |r: &mut Reader<'_>| {
+                    Ok(r.short_bytes("receipt", limits::RECEIPT_BYTES)?.to_vec())
+                };
+                let receipts =
+                    (0..r.u8("receipts")?).map(|_| receipt(r)).collect::<Result<_, _>>()?;
+                Self::Receipts { request, receipts }
+            }
+            KEPT => Self::Kept { request },
             _ => return Err(unknown(kind)),
         })
     }

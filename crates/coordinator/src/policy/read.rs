@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use toml::Spanned;
 
-use super::seal::{AuthorityPlace, Form};
+use super::seal::{AuthorityPlace, Form, SignWish};
 use super::signed::Signers;
 use super::{ANYONE, Policy, PolicyError, Principal, Rule, Service, Wish, did_you_mean};
 use crate::container::{self, Engines};
@@ -137,6 +137,8 @@ struct ServiceSection {
     #[serde(default)]
     seal: Wish,
     #[serde(default)]
+    sign: SignWish,
+    #[serde(default)]
     call: BTreeMap<Spanned<String>, RuleSection>,
 }
 
@@ -148,6 +150,7 @@ struct RuleSection {
     descriptors: Option<Spanned<u32>>,
     leases: Option<Spanned<bool>>,
     seal: Wish,
+    sign: SignWish,
 }
 
 #[derive(Deserialize)]
@@ -160,6 +163,8 @@ struct RuleTable {
     leases: Option<Spanned<bool>>,
     #[serde(default)]
     seal: Wish,
+    #[serde(default)]
+    sign: SignWish,
 }
 
 /// The least levels of a rule's links; a field that is left out requires nothing.
@@ -180,7 +185,7 @@ impl<'de> Deserialize<'de> for RuleSection {
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
                     "a list of methods, or a table with `methods`, `require`, `descriptors`, \
-                     `leases` and `seal`",
+                     `leases`, `seal` and `sign`",
                 )
             }
 
@@ -196,9 +201,9 @@ impl<'de> Deserialize<'de> for RuleSection {
                 self,
                 map: A,
             ) -> Result<RuleSection, A::Error> {
-                let RuleTable { methods, require, descriptors, leases, seal } =
+                let RuleTable { methods, require, descriptors, leases, seal, sign } =
                     Deserialize::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(RuleSection { methods, require, descriptors, leases, seal })
+                Ok(RuleSection { methods, require, descriptors, leases, seal, sign })
             }
         }
         from.deserialize_any(Either)
@@ -470,7 +475,8 @@ impl Policy {
             }
         }
         let register = section.register.iter().map(|p| p.get_ref().clone()).collect();
-        let mut service = Service { register, call: BTreeMap::new(), seal: section.seal };
+        let mut service =
+            Service { register, call: BTreeMap::new(), seal: section.seal, sign: section.sign };
         for (principal, rule) in &section.call {
             let key = format!("{key}.call.{}", principal.get_ref());
             let mut set = MethodSet::default();
@@ -481,15 +487,16 @@ impl Policy {
             }
             let require = rule.require.security(place, &key)?;
             let grant = rule.grant(place, &key)?;
-            let seal = rule.seal.max(section.seal);
-            if let Some(most) = rule.descriptors.as_ref().filter(|_| seal != Wish::Off)
+            let is_sealed = rule.seal.max(section.seal) != Wish::Off
+                || rule.sign.max(section.sign) != SignWish::Off;
+            if let Some(most) = rule.descriptors.as_ref().filter(|_| is_sealed)
                 && !grant.is_none()
             {
-                let text = "what crosses as a descriptor is not sealed, and these links are; remedy: drop one of \
-                            `descriptors` and `seal`";
+                let text = "what crosses as a descriptor is neither sealed nor signed, and these links are; \
+                            remedy: drop `descriptors`, or `seal` and `sign`";
                 return Err(place.wrong(most, format!("{key}.descriptors"), text.into()));
             }
-            let rule = Rule { methods: set, require, grant, seal: rule.seal };
+            let rule = Rule { methods: set, require, grant, seal: rule.seal, sign: rule.sign };
             service.call.insert(principal.get_ref().clone(), rule);
         }
         service.fits().map_err(|text| place.wrong(name, format!("{key}.call"), text))?;

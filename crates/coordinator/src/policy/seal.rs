@@ -24,6 +24,17 @@ pub enum Wish {
     Required,
 }
 
+/// Whether the messages of a link are to be signed; of several the highest counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SignWish {
+    /// No.
+    #[default]
+    Off,
+    /// Yes, or there is no link.
+    Required,
+}
+
 /// How records of sealed links are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
@@ -72,11 +83,21 @@ impl AuthorityPlace {
 }
 
 impl Policy {
-    /// Whether these principals' links to the name are to be sealed.
+    /// Whether these principals' links to the name are to be sealed, as those with signed messages are.
     pub fn seal(&self, principals: &[String], name: &ServiceName) -> Wish {
+        if self.sign(principals, name) {
+            return Wish::Required;
+        }
         let service = self.services.get(name).map_or(Wish::Off, |service| service.seal);
         let rules = self.calls(principals, name).map(|(_, rule)| rule.seal);
         rules.fold(service, Wish::max)
+    }
+
+    /// Whether the messages of these principals' links to the name are to be signed.
+    pub fn sign(&self, principals: &[String], name: &ServiceName) -> bool {
+        let service = self.services.get(name).map_or(SignWish::Off, |service| service.sign);
+        let rules = self.calls(principals, name).map(|(_, rule)| rule.sign);
+        rules.fold(service, SignWish::max) == SignWish::Required
     }
 
     /// How records of sealed links are made: the suite, and whether they have lengths of classes.

@@ -284,7 +284,7 @@ fn mistakes_name_file_key_and_remedy() {
         ),
         (
             "[service.a.call]\nanyone = { methods = ['*'], descriptors = 1, lease = true }",
-            "policy.toml:2: unknown key `lease`; there are methods, require, descriptors, leases, seal here (did \
+            "policy.toml:2: unknown key `lease`; there are methods, require, descriptors, leases, seal, sign here (did \
              you mean `leases`?)",
         ),
         ("[principal.a]\nuid = 1\nevidence = 'observed'", "add `program`"),
@@ -318,7 +318,7 @@ fn mistakes_name_file_key_and_remedy() {
         ),
         (
             "[service.g]\nseal = 'prefer'\n[service.g.call]\nanyone = { methods = ['*'], descriptors = 1 }",
-            "policy.toml:4: service.g.call.anyone.descriptors: what crosses as a descriptor is not sealed",
+            "policy.toml:4: service.g.call.anyone.descriptors: what crosses as a descriptor is neither sealed",
         ),
         ("[service.g]\nseal = 'on'", "policy.toml:2: `seal`: unknown variant `on`"),
         ("[service.g.call]\nanyone = ['a/b/c']", "service.g.call.anyone"),

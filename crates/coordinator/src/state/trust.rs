@@ -8,11 +8,13 @@ use std::time::SystemTime;
 
 use partywall_abi::control::{Sealing, TrustMessage};
 use partywall_abi::name::ServiceName;
-use partywall_abi::security::Seal;
+use partywall_abi::security::{Seal, Security, Sign};
 use partywall_abi::version::Capabilities;
-use partywall_trust::Id;
+use partywall_trust::message::Receipt;
+use partywall_trust::{Certified, Id};
 
-use super::{Conn, FAILED_PRECONDITION, State};
+use super::{Conn, Effect, FAILED_PRECONDITION, State};
+use crate::audit::Event;
 use crate::policy::Wish;
 use crate::trust::{Name, Trust};
 
@@ -42,6 +44,9 @@ impl State {
             }
             TrustMessage::MayCall { request, name, id } => {
                 self.may_call(conn, request, &name, &id);
+            }
+            TrustMessage::Receipts { request, receipts } => {
+                self.receipts(conn, request, &receipts);
             }
             _ => self.breaks_rule(conn),
         }
@@ -90,8 +95,63 @@ impl State {
         Some(self.trust.as_ref()?.name(principal, standing.identity.uid, serves))
     }
 
+    /// From here on receipts of signed messages are kept.
+    pub fn keep_receipts(&mut self) {
+        self.keeps_receipts = true;
+    }
+
+    /// Receipts of messages that an end of a link has got, for the audit log. They are not verified here: who
+    /// reads the log does that, and what an end makes up does not hold then.
+    fn receipts(&mut self, conn: Conn, request: u32, receipts: &[Vec<u8>]) {
+        let Some(c) = self.connections.get_mut(&conn) else { return };
+        // The next ones come after the answer to these.
+        let is_next = !std::mem::replace(&mut c.receipts, true);
+        let c = &self.connections[&conn];
+        let of_signed = |link: &u64| {
+            self.links.get(link).is_some_and(|link| link.security.sign == Sign::Signed)
+        };
+        let read = |bytes: &Vec<u8>| {
+            let receipt = Receipt::from_json(&serde_json::from_slice(bytes).ok()?).ok()?;
+            let signer = Certified::read(&receipt.chain().certificates()[0]).ok()?;
+            Some((signer.id.to_string(), receipt))
+        };
+        let read: Option<Vec<_>> = receipts.iter().map(read).collect();
+        let Some(receipts) = read.filter(|_| is_next && c.links.iter().any(of_signed)) else {
+            return self.breaks_rule(conn);
+        };
+        let (identity, account) = (&c.standing.identity, c.standing.usage.account());
+        let events = receipts.iter().map(|(signer, receipt)| {
+            Event::signed(identity, account, signer.clone(), receipt.to_json())
+        });
+        let events = events.collect();
+        self.effects.push(Effect::Receipts { conn, request, events });
+    }
+
+    /// Receipts are on their way to the log.
+    pub fn kept(&mut self, conn: Conn, request: u32) {
+        if let Some(c) = self.connections.get_mut(&conn) {
+            c.receipts = false;
+            self.send(conn, TrustMessage::Kept { request });
+        }
+    }
+
+    /// A link between these two to the name, sealed and with signed messages as it would be.
+    pub(super) fn protected_between(
+        &self,
+        (caller, server): (Conn, Conn),
+        name: &ServiceName,
+    ) -> Security {
+        let seal = self.seal_between(caller, server, name);
+        let principals = &self.connections[&caller].standing.identity.principals;
+        let sign = match seal {
+            Seal::Sealed if self.policy.sign(principals, name) => Sign::Signed,
+            _ => Sign::Off,
+        };
+        self.security_between(caller, server).with_seal(seal).with_sign(sign)
+    }
+
     /// Whether a link between these two would be sealed.
-    pub(super) fn seal_between(&self, caller: Conn, server: Conn, name: &ServiceName) -> Seal {
+    fn seal_between(&self, caller: Conn, server: Conn, name: &ServiceName) -> Seal {
         let c = &self.connections[&caller];
         let can =
             |conn: Conn| self.connections[&conn].spoken.capabilities.contains(Capabilities::SEAL);
@@ -107,6 +167,7 @@ impl State {
         &self,
         (caller, server): (Conn, Conn),
         name: &ServiceName,
+        sign: bool,
     ) -> Option<Box<Sealing>> {
         let (suite, classes) = self.policy.form();
         let id = |conn: Conn| Some(self.name_of(conn)?.id.to_string());
@@ -117,6 +178,8 @@ impl State {
             policy: self.policies,
             suite: suite as u8,
             classes,
+            sign,
+            receipts: self.keeps_receipts,
         }))
     }
 }

@@ -355,7 +355,7 @@ fn the_most_that_an_end_can_say_has_room() {
     let long = || Chain::new(vec![vec![1; 2048]; 6]).unwrap();
     let id = TrustDomain::new("shop.example").unwrap().service("b").unwrap();
     let mut most = end(&world.authority, &id, &[], LEAF_LIFE);
-    most.chain = long();
+    most.chain = long().into();
     most.evidence = vec![2; EVIDENCE_BYTES];
     let key = world.service.static_key();
     let (_, message) = Caller::begin(&most, &world.terms, Begin::Known(key), false);

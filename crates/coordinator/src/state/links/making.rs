@@ -6,7 +6,7 @@ use std::time::Instant;
 use partywall_abi::control::{Grant, Identity, LinkMessage, Role};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::MethodSet;
-use partywall_abi::security::{Seal, Security};
+use partywall_abi::security::{Seal, Security, Sign};
 use partywall_abi::version::Capabilities;
 
 use super::{Conn, Effect, FILL_TIME, Link, Making, PERMISSION_DENIED, Phase, State, UNAVAILABLE};
@@ -27,11 +27,10 @@ impl State {
         let spoken = |conn: Conn| self.connections[&conn].spoken.capabilities;
         let capabilities = spoken(conn).common(spoken(server));
         let (name, deadline) = (making.question.name.clone(), making.deadline);
-        let seal = self.seal_between(conn, server, &name);
-        let security = self.security_between(conn, server).with_seal(seal);
-        let sealing = match seal {
+        let security = self.protected_between((conn, server), &name);
+        let sealing = match security.seal {
             Seal::Off => None,
-            _ => self.sealing((conn, server), &name),
+            _ => self.sealing((conn, server), &name, security.sign == Sign::Signed),
         };
         let token = (self.token)();
         let caller = self.end(conn, [caller_charge].into_iter().chain(wide).collect());

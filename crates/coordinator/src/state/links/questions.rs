@@ -466,8 +466,7 @@ impl State {
             return Some(Unfit::Version(theirs));
         }
         let principals = &self.connections[&caller].standing.identity.principals;
-        let seal = self.seal_between(caller, server, name);
-        let security = self.security_between(caller, server).with_seal(seal);
+        let security = self.protected_between((caller, server), name);
         self.too_weak(principals, name, security).map(Unfit::TooWeak)
     }
 

@@ -1,7 +1,8 @@
 //! Which links are sealed, what their ends are told, and who is certified.
 
 use partywall_abi::control::{Root, Sealing, TrustMessage};
-use partywall_abi::security::Seal;
+use partywall_abi::security::{Seal, Sign};
+use partywall_trust::message::{Receipt, Requests, Said, Way};
 use partywall_trust::{Chain, Roots, SigningKey, TrustDomain};
 
 use super::*;
@@ -50,6 +51,8 @@ fn both_ends_of_a_sealed_link_are_told_the_same() {
             policy: 1,
             suite: 2,
             classes: false,
+            sign: false,
+            receipts: false,
         };
         assert_eq!((seal, told.as_ref()), (Seal::Sealed, Some(&expected)), "{wish}");
         let (link, security) = (1, s.links[&1].security);
@@ -109,6 +112,98 @@ fn a_plain_link_ends_when_the_policy_requires_a_sealed_one() {
     let changed = s.reload(strict, None, Instant::now());
     assert_eq!(changed.ended, 1);
     assert!(!s.links[&link].open);
+}
+
+/// A policy in which messages to `g` are signed; `seal` is off.
+fn signing() -> State {
+    let mut s = under(
+        "[principal.server]\nuid = 1\n[principal.web]\nuid = 2\n[principal.far]\nuid = 3\n\
+         [service.g]\nregister = ['server']\nfallback = true\n\
+         [service.g.call]\nweb = { methods = ['*'], sign = 'required' }\nfar = ['*']\n\
+         [names]\ng = 'https://far.example:1'",
+    );
+    s.trust(Trust::for_this_run("a.example", Clock::now()).unwrap());
+    s
+}
+
+#[test]
+fn a_link_with_signed_messages_is_sealed_and_both_know_it() {
+    let mut s = signing();
+    let [server, web, far] = [1, 2, 3].map(|uid| admit_able(&mut s, uid, Capabilities::OWN));
+    register(&mut s, server);
+    let (seal, told) = offered_to(&mut s, web);
+    let told = told.unwrap();
+    assert_eq!((seal, told.sign, told.receipts), (Seal::Sealed, true, false));
+    assert_eq!(s.links[&1].security.sign, Sign::Signed);
+    assert_eq!(offered_to(&mut s, far), (Seal::Off, None));
+    // Over the network nothing is signed.
+    let mut s = signing();
+    let web = admit_able(&mut s, 2, Capabilities::OWN);
+    let text = "sign `signed` is required, and there is `off`; remedy: reach it on this host, where messages are \
+                signed, or lower `sign` under [service.g] and [service.g.call]";
+    let effects = connect(&mut s, web);
+    let (found, why) = refused(&effects);
+    assert!(found == NOT_FOUND && why.contains(text), "{found} {why}");
+}
+
+/// A receipt, as JSON.
+fn receipt() -> Vec<u8> {
+    let authority = Trust::for_this_run("a.example", Clock::now()).unwrap();
+    let key = SigningKey::generate();
+    let der = key.public().to_der();
+    let proof = key.sign(&[TrustMessage::PROOF, &der].concat());
+    let name = authority.name(Some("web"), 2, Vec::new());
+    let certified = authority.certify(1, &name, &der, &proof).unwrap();
+    let TrustMessage::Certified { chain, .. } = certified else { panic!("{certified:?}") };
+    let said = Said {
+        way: Way::Request,
+        channel: [1; 32],
+        call: 1,
+        number: 0,
+        time: 0,
+        name: "g".into(),
+        method: "/a.B/C".into(),
+        compressed: false,
+        message: [2; 32],
+        requests: Requests::default(),
+    };
+    let chain = Chain::new(chain).unwrap().into();
+    serde_json::to_vec(&Receipt::new(said, vec![1, 2], chain).to_json()).unwrap()
+}
+
+#[test]
+fn receipts_of_signed_links_alone_are_kept() {
+    let mut s = signing();
+    s.keep_receipts();
+    let [server, web] = [1, 2].map(|uid| admit_able(&mut s, uid, Capabilities::OWN));
+    register(&mut s, server);
+    link(&mut s, web);
+    let send = |s: &mut State, conn, receipts: Vec<Vec<u8>>| {
+        s.message(conn, TrustMessage::Receipts { request: 7, receipts }.into(), Instant::now());
+        s.take_effects()
+    };
+    let effects = send(&mut s, server, vec![receipt(), receipt()]);
+    let [Effect::Receipts { conn, request: 7, events }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((*conn, events.len()), (server, 2));
+    let line = serde_json::to_value(&events[0]).unwrap();
+    assert_eq!(line["event"], "signed");
+    assert_eq!(line["uid"], 1);
+    assert_eq!(line["signer"], "spiffe://a.example/service/web");
+    assert_eq!(line["receipt"]["method"], "/a.B/C");
+    s.kept(server, 7);
+    let told = s.take_effects();
+    let kept = Message::Trust(TrustMessage::Kept { request: 7 });
+    assert!(matches!(&told[..], [Effect::Send { message, .. }] if *message == kept), "{told:?}");
+    // What is no receipt, and whose links have no signed messages.
+    let closed = |effects: &[Effect]| matches!(effects, [Effect::Close { .. }, ..]);
+    assert!(closed(&send(&mut s, web, vec![receipt(), b"{}".to_vec()])));
+    // More before the answer to those before.
+    assert!(!closed(&send(&mut s, server, vec![receipt()])));
+    assert!(closed(&send(&mut s, server, vec![receipt()])));
+    let other = admit_able(&mut s, 9, Capabilities::OWN);
+    assert!(closed(&send(&mut s, other, vec![receipt()])));
 }
 
 /// Asks for a certificate; what the answer is.

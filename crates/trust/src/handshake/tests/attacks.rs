@@ -239,7 +239,7 @@ fn row_37_relayed_proofs_are_refused() {
     let callers = [Pattern::First, Pattern::Known].map(|of| middle.caller_proof(&world, of));
     // The other one's certificate, and its own signature of all that is right.
     let forged = |role: &'static [u8], of: &Credentials| {
-        let chain = of.chain.clone();
+        let chain = of.chain().clone();
         let own = &middle.own;
         let signer = SigningKey::from_pem(&own.signer.to_pem()).unwrap();
         let mixed = Credentials::new(own.static_key.clone(), signer, chain, vec![]).unwrap();
