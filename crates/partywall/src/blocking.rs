@@ -55,6 +55,7 @@ mod failed;
 pub(crate) mod native;
 mod open;
 mod reach;
+mod signed;
 
 use failed::Failed;
 use open::{Answer, Call, Message, Open, Request};
@@ -229,7 +230,7 @@ impl Channel {
             Ok(opened) => (opened, tracked),
             Err(why) => return Err(broken::not_opened(tracked, why)),
         };
-        let LinkEnd { ends, outgoing, incoming, peer: proven } = opened;
+        let LinkEnd { ends, outgoing, incoming, peer: proven, signing } = opened;
         let link = Link::new(ends)?;
         let gate = domain::Gate::take(number);
         let security = domain::security(reported, gate.as_ref().map(domain::Gate::isolation));
@@ -239,7 +240,7 @@ impl Channel {
         let end = Arc::new(Reached::new(bell, open.sent()));
         let reached: Arc<dyn End> = Arc::clone(&end) as _;
         tracked.attach(Arc::downgrade(&reached));
-        open.tracked = Some((tracked, end));
+        (open.tracked, open.signing) = (Some((tracked, end)), signing);
         open.connection.agree(capabilities);
         Ok(open)
     }
@@ -408,7 +409,13 @@ impl Channel {
             let limit = most.saturating_add(PREFIX);
             let mut call = Call { key: None, answer: Answer::default(), limit, deadline };
             open.under_way(1);
-            let exchanged = open.exchange(request, timeout, &mut self.outgoing, &mut call);
+            let buffer = &mut self.outgoing;
+            let exchanged = match open.signing.clone() {
+                None => open.exchange(request, timeout, buffer, &mut call),
+                Some(signing) => {
+                    open.exchange_signed(&signing, request, timeout, buffer, &mut call)
+                }
+            };
             open.under_way(0);
             let code = match exchanged {
                 Err(Failed::Expired) => Code::DeadlineExceeded,

@@ -21,6 +21,7 @@
 //! open links               reported; one that is refused ends
 //! questions for links      asked again; the asker's own time goes on
 //! memory for parcels       told again; one that refuses it has no more made
+//! receipts                 handed in again, those that are not kept
 //! other questions          answered with an error
 //! ```
 //!
@@ -49,6 +50,7 @@ mod links;
 mod memory;
 pub mod operator;
 mod place;
+mod receipts;
 mod take;
 
 use certificates::{CertificateQuestion, Certificates, Sessions};
@@ -58,6 +60,8 @@ use links::Entry;
 pub(crate) use links::{Connected, End, Linked, Offer, Tracked};
 use operator::{Observed, Reloaded};
 pub(crate) use place::Place;
+pub(crate) use receipts::Room;
+use receipts::{Permit, Receipts};
 
 /// What a server hears of its registration.
 pub(crate) enum Event {
@@ -127,6 +131,7 @@ enum Waiting {
     Certificate(CertificateQuestion),
     #[cfg_attr(not(feature = "http2"), expect(dead_code, reason = "nobody asks"))]
     MayCall(oneshot::Sender<Result<MethodSet, Error>>),
+    Receipts(Vec<(Vec<u8>, Permit)>),
 }
 
 /// A question for memory for parcels.
@@ -193,6 +198,7 @@ struct State {
     /// When it was refused last, and why.
     memory_refused: Option<(Instant, String)>,
     certificates: Certificates,
+    receipts: Receipts,
 }
 
 /// This process at one coordinator.
@@ -297,7 +303,7 @@ impl Client {
                 break state.next_request;
             }
         };
-        let lasting = matches!(waiting, Waiting::Connect(..));
+        let lasting = matches!(waiting, Waiting::Connect(..) | Waiting::Receipts(_));
         match &state.conversation {
             Some(conversation) => {
                 // When that fails, the end is told on the reactor's thread.

@@ -10,7 +10,7 @@
 //!   tell       how a sleeping peer is told of a record                    ([`wake`]: bell or gate)
 //! ```
 //!
-//! A record passes [`record`] on its way, in both directions. [`sender`] writes a request or an answer,
+//! A record passes [`record`] on its way, in both directions; the messages of a link that signs them [`signed`]. [`sender`] writes a request or an answer,
 //! [`receiver`] reads one, [`driver`] is the task that reads the ring; [`caller`] and [`service`] are the
 //! two sides. A call is a method, metadata, message bytes and a status here; what they are to a user is
 //! the business of who sends ([`sender::Source`]) and who answers ([`service::Dispatch`]). Locks are taken
@@ -65,6 +65,7 @@ pub(crate) mod record;
 pub(crate) mod sealed;
 pub(crate) mod sender;
 pub(crate) mod service;
+pub(crate) mod signed;
 pub(crate) mod wake;
 pub(crate) mod ways;
 pub(crate) mod whole;
@@ -92,6 +93,7 @@ use outbound::{Outbound, Tx};
 use parcels::Parcels;
 use pool::Blank;
 use sealed::LinkEnd;
+use signed::Signing;
 use wake::{Sent, Tell};
 use ways::Methods;
 
@@ -119,6 +121,8 @@ struct Link {
     many_threads: bool,
     /// Itself, once it is shared.
     own: OnceLock<Weak<Self>>,
+    /// How its messages are signed, if they are.
+    signing: Option<Arc<Signing>>,
 }
 
 /// What a record brought to the call that reads for itself.
@@ -166,7 +170,7 @@ impl Link {
         tracked: Option<Tracked>,
         tell: Box<dyn Tell>,
     ) -> std::io::Result<Self> {
-        let LinkEnd { ends, outgoing, incoming, .. } = opened;
+        let LinkEnd { ends, outgoing, incoming, signing, .. } = opened;
         ends.bell.publish_cpu();
         Ok(Self {
             number: ends.link,
@@ -183,6 +187,7 @@ impl Link {
             metrics: Mutex::new(None),
             many_threads: Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread,
             own: OnceLock::new(),
+            signing,
         })
     }
 
@@ -190,6 +195,9 @@ impl Link {
     fn shared(self) -> Arc<Self> {
         let link = Arc::new(self);
         link.own.get_or_init(|| Arc::downgrade(&link));
+        if let Some(signing) = &link.signing {
+            signing.of(Arc::downgrade(&link));
+        }
         link
     }
 

@@ -24,7 +24,7 @@ pub const CHAIN_BYTES: usize = 12 << 10;
 /// The most roots of a trust domain: the old one, the new one, and those of others.
 pub const ROOTS: usize = 16;
 /// How far the clocks of two hosts may be apart.
-const SKEW: Duration = Duration::from_secs(60);
+pub(crate) const SKEW: Duration = Duration::from_secs(60);
 
 /// Why a certificate is not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -23,12 +23,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::digest::{Context, SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::certificate::{CHAIN_BYTES, CertificateError, Certified, Chain, Roots};
+use crate::certificate::{CHAIN_BYTES, CertificateError, Certified, Chain, Roots, SKEW};
 use crate::handshake::Credentials;
 use crate::key::{hex, unhex};
 
@@ -127,6 +127,27 @@ pub struct Said {
     pub message: [u8; DIGEST],
     /// Of a reply, the requests that its sender had checked by then.
     pub requests: Requests,
+}
+
+/// SHA-256 of a message that comes in parts.
+pub struct Hash(Context);
+
+impl Hash {
+    /// Of nothing yet.
+    #[expect(clippy::new_without_default, reason = "it is no value that there is by itself")]
+    pub fn new() -> Self {
+        Self(Context::new(&SHA256))
+    }
+
+    /// And this part.
+    pub fn update(&mut self, part: &[u8]) {
+        self.0.update(part);
+    }
+
+    /// The digest of all parts.
+    pub fn finish(self) -> [u8; DIGEST] {
+        self.0.finish().as_ref().try_into().expect("SHA-256 has so many bytes")
+    }
 }
 
 pub(crate) fn sha256(bytes: &[u8]) -> [u8; DIGEST] {
@@ -244,11 +265,22 @@ impl Signature {
         &self.chain
     }
 
-    /// That the key of this certificate, which its chain has, has signed that.
+    /// That the key of this certificate, which its chain has, has signed that, and at a time at which that held;
+    /// it still does now.
     ///
     /// # Errors
-    /// [`MessageError::Altered`].
-    pub fn check(self, said: Said, by: &Certified) -> Result<Receipt, MessageError> {
+    /// [`MessageError::Altered`], [`MessageError::Time`], [`MessageError::Certificate`].
+    pub fn check(
+        self,
+        said: Said,
+        by: &Certified,
+        now: SystemTime,
+    ) -> Result<Receipt, MessageError> {
+        by.holds(now)?;
+        let then = UNIX_EPOCH + Duration::from_millis(said.time);
+        if then > now + SKEW || then + SKEW < by.not_before {
+            return Err(MessageError::Time { id: by.id.to_string() });
+        }
         if !by.key.fits(&said.encoded(), &self.signature) {
             return Err(MessageError::Altered(by.id.to_string()));
         }
@@ -346,6 +378,11 @@ impl Receipt {
             chain: self.chain.certificates().iter().map(|der| STANDARD.encode(der)).collect(),
         };
         serde_json::to_value(json).expect("texts can be written down")
+    }
+
+    /// The same as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.to_json()).expect("texts can be written down")
     }
 
     /// The receipt of a JSON object, whose other fields are passed by. It is hostile until it is verified.

@@ -100,6 +100,17 @@ impl Policy {
         rules.fold(service, SignWish::max) == SignWish::Required
     }
 
+    /// Whether there may be links with signed messages that have one of these principals at an end.
+    pub(crate) fn signs(&self, principals: &[String]) -> bool {
+        self.services.iter().any(|(name, service)| {
+            let rules = || service.call.values().any(|rule| rule.sign == SignWish::Required);
+            let serves = self.may_register(principals, name)
+                && (service.sign == SignWish::Required || rules());
+            let calls = self.calls(principals, name).next().is_some();
+            serves || (calls && self.sign(principals, name))
+        })
+    }
+
     /// How records of sealed links are made: the suite, and whether they have lengths of classes.
     pub fn form(&self) -> (Suite, bool) {
         (self.form.suite, self.form.classes)

@@ -107,19 +107,23 @@ impl State {
         // The next ones come after the answer to these.
         let is_next = !std::mem::replace(&mut c.receipts, true);
         let c = &self.connections[&conn];
-        let of_signed = |link: &u64| {
-            self.links.get(link).is_some_and(|link| link.security.sign == Sign::Signed)
-        };
+        let identity = &c.standing.identity;
+        // The link of those may have ended meanwhile.
+        if !self.policy.signs(&identity.principals) {
+            let text = "the policy has no link of this process sign its messages".to_owned();
+            self.connection(conn).receipts = false;
+            return self.deny(conn, request, "hand in receipts", text);
+        }
         let read = |bytes: &Vec<u8>| {
             let receipt = Receipt::from_json(&serde_json::from_slice(bytes).ok()?).ok()?;
             let signer = Certified::read(&receipt.chain().certificates()[0]).ok()?;
             Some((signer.id.to_string(), receipt))
         };
         let read: Option<Vec<_>> = receipts.iter().map(read).collect();
-        let Some(receipts) = read.filter(|_| is_next && c.links.iter().any(of_signed)) else {
+        let Some(receipts) = read.filter(|_| is_next) else {
             return self.breaks_rule(conn);
         };
-        let (identity, account) = (&c.standing.identity, c.standing.usage.account());
+        let account = c.standing.usage.account();
         let events = receipts.iter().map(|(signer, receipt)| {
             Event::signed(identity, account, signer.clone(), receipt.to_json())
         });

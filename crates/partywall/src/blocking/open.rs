@@ -32,6 +32,7 @@ use crate::link::mailbox::{Head, Trailers, Whole};
 use crate::link::parcels::{self, Filled, InParcel, Packed, Parcels, Piece};
 use crate::link::pool::Blank;
 use crate::link::record;
+use crate::link::signed::Signing;
 use crate::link::wake::Sent;
 use crate::link::wake::gate::{Gate, Visitor};
 use crate::peer::Peer;
@@ -48,6 +49,8 @@ pub(super) struct Open {
     /// How what is sent on it is sealed, and what comes is opened.
     sealing: record::Outgoing,
     opening: record::Incoming,
+    /// How messages are signed, if they are.
+    pub(super) signing: Option<Arc<Signing>>,
     pub(super) server: Peer,
     pub(super) connection: Connection<()>,
     parcels: Parcels,
@@ -83,9 +86,9 @@ impl std::fmt::Debug for Open {
 #[derive(Default)]
 pub(super) struct Answer {
     pub(super) head: Option<Head>,
-    data: Vec<u8>,
+    pub(super) data: Vec<u8>,
     /// Its data, where all of them lie in a parcel.
-    parcel: Option<Bytes>,
+    pub(super) parcel: Option<Bytes>,
     pub(super) trailers: Option<Trailers>,
     /// It was one frame without metadata, and its data are so many of the last bytes of [`Open::payload`].
     pub(super) plain: Option<usize>,
@@ -185,6 +188,7 @@ impl Open {
             link,
             sealing: record::Outgoing::default(),
             opening: record::Incoming::default(),
+            signing: None,
             server,
             connection: Connection::caller(),
             parcels: Parcels::new(Account::own(), Arc::default()),

@@ -293,7 +293,7 @@ impl Connection {
     #[inline]
     pub(crate) fn link(&self) -> Option<&Arc<Caller>> {
         match self {
-            Self::Ring { link, host: None, .. } => Some(link),
+            Self::Ring { link, host: None, .. } if link.signing().is_none() => Some(link),
             _ => None,
         }
     }

@@ -104,6 +104,7 @@ impl Client {
                 |request| LinkMessage::Report { request, token, role, name, security, grant };
             let _ended = self.ask(state, Waiting::Report(entry), report);
         }
+        self.hand_in_next(state);
         for (request, waiting) in &state.waiting {
             if let (Waiting::Connect(name, _), Some(conversation)) = (waiting, &conversation) {
                 let (request, name) = (*request, name.clone());
@@ -124,6 +125,12 @@ impl Client {
         state.over = matches!(self.place, Place::Handed(_));
         let over = state.over;
         let all = std::mem::take(&mut state.waiting);
+        let mut all: Vec<_> = all.into_iter().collect();
+        for (_, waiting) in all.extract_if(.., |(_, w)| matches!(w, Waiting::Receipts(_))) {
+            if let Waiting::Receipts(batch) = waiting {
+                state.receipts_not_kept(batch);
+            }
+        }
         let (lasting, others): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|(_, w)| !over && matches!(w, Waiting::Connect(..)));
         state.waiting.extend(lasting);
@@ -164,6 +171,7 @@ impl Client {
                 }
                 Waiting::Certificate(question) => self.not_certified(question, || ENDED),
                 Waiting::MayCall(tx) => drop(tx.send(Err(ENDED))),
+                Waiting::Receipts(_) => unreachable!("they are put back"),
                 Waiting::Register(_) | Waiting::Watch(_) | Waiting::Report(_) => {}
             }
         }
@@ -271,6 +279,7 @@ impl State {
                 !self.served.is_empty()
                     || !self.watched.is_empty()
                     || !self.lost.is_empty()
+                    || self.has_receipts()
                     || self.waiting.values().any(asks)
             }
         }

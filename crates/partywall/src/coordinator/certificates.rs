@@ -149,6 +149,14 @@ impl Client {
         Ok(Known::Soon(answer))
     }
 
+    /// Who this process is, if nobody has to be asked.
+    pub(crate) fn certified_now(self: &Arc<Self>) -> Option<Arc<Own>> {
+        match self.own() {
+            Ok(Known::Now(own)) => Some(own),
+            _ => None,
+        }
+    }
+
     /// Who this process is.
     pub(crate) async fn certified(self: &Arc<Self>, within: Duration) -> Result<Arc<Own>, Error> {
         match self.own()? {
@@ -190,7 +198,7 @@ impl Client {
     }
 
     /// The coordinator has answered, or says that what it has answered holds no more.
-    pub(super) fn take_of_trust(&self, message: TrustMessage) {
+    pub(super) fn take_of_trust(self: &Arc<Self>, message: TrustMessage) {
         match message {
             TrustMessage::Renew => {
                 let mut state = lock(&self.state);
@@ -222,6 +230,7 @@ impl Client {
                     }
                 }
             }
+            TrustMessage::Kept { request } => self.receipts_kept(request),
             TrustMessage::Allowed { request, methods } => {
                 if let Some(Waiting::MayCall(tx)) = lock(&self.state).waiting.remove(&request) {
                     let _given_up = tx.send(Ok(methods));
@@ -344,6 +353,11 @@ impl Client {
     /// As a process that has been started again, with the key that it had.
     pub(crate) fn forget_sessions(&self) {
         *lock(&self.sessions) = Sessions::default();
+    }
+
+    /// As one that was certified so.
+    pub(crate) fn is(&self, own: Arc<Own>) {
+        lock(&self.state).certificates.own = Some(own);
     }
 }
 

@@ -325,6 +325,10 @@ impl Client {
             }
             Some(Waiting::Certificate(question)) => self.not_certified(question, refused),
             Some(Waiting::MayCall(tx)) => drop(tx.send(Err(refused()))),
+            Some(Waiting::Receipts(batch)) => {
+                drop(batch);
+                self.receipts_refused(&text);
+            }
             Some(Waiting::Report(entry)) => {
                 let _entry = lock(&self.state).find_lost(&entry);
                 entry.over(Status::new(code, text));

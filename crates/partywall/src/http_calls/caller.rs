@@ -20,6 +20,7 @@ use crate::link::caller::{self, Begun, Caller, Place, Rest};
 use crate::link::mailbox::{self, Whole};
 use crate::link::receiver::Came;
 use crate::link::sender::{self, Source};
+use crate::link::signed::{self, SigningBody, VerifyingBody};
 use crate::wire;
 
 /// Why a call was not begun.
@@ -43,8 +44,13 @@ pub(crate) fn call(
     let attached = attach::attached(&mut parts.extensions).map_err(Refused::Status)?;
     let path = parts.uri.into_parts().path_and_query;
     let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let signed = link.signing().map(|signing| signing.call(path.path()));
+    let body = match &signed {
+        Some(call) => SigningBody::request(call, body),
+        None => body,
+    };
     let head = Some(Head { path, headers: parts.headers, attached });
-    Ok(Box::new(Call(open.send(Request { head, timeout, body }))))
+    Ok(Box::new(Call { call: open.send(Request { head, timeout, body }), signed }))
 }
 
 struct Head {
@@ -103,14 +109,24 @@ impl sender::Request for Request {
 }
 
 /// A call whose response has not begun.
-pub(crate) struct Call(caller::Call<Request>);
+pub(crate) struct Call {
+    call: caller::Call<Request>,
+    /// Its messages are signed.
+    signed: Option<Arc<signed::Call>>,
+}
 
 impl Call {
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<http::Response<Body>, Status>> {
-        self.0.poll(cx).map(|begun| begun.map(response))
+        let response = ready!(self.call.poll(cx)).map(response);
+        Poll::Ready(match &self.signed {
+            Some(call) => {
+                response.map(|response| response.map(|body| VerifyingBody::reply(call, body)))
+            }
+            None => response,
+        })
     }
 }
 

@@ -21,6 +21,7 @@ use crate::link::attached::{Attached, Attaching};
 use crate::link::receiver::{Came, Receive as _, Receiver};
 use crate::link::sender::Source;
 use crate::link::service::{Data, Dispatch, Incoming};
+use crate::link::signed::{Signing, SigningBody, VerifyingBody};
 use crate::link::ways::Ways;
 use crate::link::whole::Whole;
 use crate::peer::{Deadline, Peer};
@@ -81,7 +82,11 @@ impl Dispatch for HttpCalls {
     }
 
     fn call(&self, incoming: Incoming<'_, Method>) -> Handler {
-        let Incoming { method, peer, metadata, timeout, deadline, data, attached, ways } = incoming;
+        if let Some(signing) = incoming.signing {
+            return self.signed(signing, incoming);
+        }
+        let Incoming { method, peer, metadata, timeout, deadline, data, attached, ways, .. } =
+            incoming;
         let body = match (data, method.entry()) {
             (Data::Stream(receiver), Some(entry)) if says_nothing_for_tonic(&metadata) => {
                 let request = Parts {
@@ -122,6 +127,29 @@ impl Dispatch for HttpCalls {
             request.extensions_mut().insert(Offer(Arc::clone(table)));
         }
         Handler::Http(self.dispatch.call(request), offered)
+    }
+}
+
+impl HttpCalls {
+    /// A call whose messages are signed: it has no way of its own.
+    #[inline(never)]
+    fn signed(&self, signing: &Arc<Signing>, incoming: Incoming<'_, Method>) -> Handler {
+        let Incoming { method, peer, metadata, timeout, deadline, data, attached, ways, .. } =
+            incoming;
+        if let Some(ways) = ways {
+            ways.ordinary();
+        }
+        let body = match data {
+            Data::Whole(data) => Body::new(WholeBody(data)),
+            Data::Stream(receiver) => Body::new(Received(receiver)),
+        };
+        let call = signing.called(method.uri.path());
+        let body = VerifyingBody::request(&call, body);
+        let mut request = request(&method.uri, (timeout, deadline), &metadata, peer, body);
+        attach::put(request.extensions_mut(), attached);
+        let answer = self.dispatch.call(request);
+        let signed = async move { answer.await.map(|body| SigningBody::reply(&call, body)) };
+        Handler::Http(Box::pin(signed), None)
     }
 }
 

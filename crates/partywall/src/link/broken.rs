@@ -5,6 +5,7 @@ use partywall_shm::descriptors::PacketError;
 use partywall_shm::link::{Blame, LinkError};
 use partywall_shm::parcel::ParcelError;
 use partywall_trust::handshake::HandshakeError;
+use partywall_trust::message::MessageError;
 use partywall_trust::record::RecordError;
 use tonic::Status;
 
@@ -25,6 +26,9 @@ pub(crate) enum Broken {
     /// A record that was not as it was sealed.
     #[error(transparent)]
     Sealed(#[from] RecordError),
+    /// A message whose signature does not fit.
+    #[error("a signed message of the peer: {0}")]
+    Signed(MessageError),
     /// How the two ends come to keys.
     #[error("the handshake of the sealed link: {0}")]
     Handshake(#[from] HandshakeError),
@@ -64,7 +68,8 @@ impl Broken {
             Self::Link(why) => why.blame(),
             Self::Packet(PacketError::Io(_)) => Blame::Resource,
             Self::Parcel(why) if why.is_resource() => Blame::Resource,
-            Self::Sealed(_) | Self::Handshake(_) | Self::NoHandshake(_) => Blame::Peer,
+            Self::Sealed(_) | Self::Signed(_) => Blame::Peer,
+            Self::Handshake(_) | Self::NoHandshake(_) => Blame::Peer,
             Self::Forked => Blame::Local,
             Self::Call(_) | Self::Packet(_) | Self::Parcel(_) | Self::NoParcel => Blame::Peer,
             Self::NotAttached { .. } | Self::NotGranted { .. } => Blame::Peer,

@@ -47,6 +47,7 @@ use super::pool::Blank;
 use super::receiver::{Came, Receive, Receiver};
 use super::sealed::{self, Calling, LinkEnd};
 use super::sender::{Request, SendError, Sender, Source};
+use super::signed::Signing;
 use super::wake::gate::Gate;
 use super::wake::{Ring, Tell};
 use super::{Link, watch};
@@ -69,6 +70,12 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// How messages are signed here, if they are.
+    #[inline]
+    pub(crate) fn signing(&self) -> Option<&Arc<Signing>> {
+        self.link.signing.as_ref()
+    }
+
     /// Memory for a long field: [`Link::blank`].
     pub(crate) async fn blank(&self, len: usize) -> Option<Blank> {
         self.link.blank(len).await

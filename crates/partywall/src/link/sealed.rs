@@ -37,6 +37,7 @@ use partywall_trust::record::{Form, Suite};
 
 use super::broken::Broken;
 use super::record::{Incoming, Outgoing};
+use super::signed::Signing;
 use super::watch;
 use crate::coordinator::{Client, Own, Service};
 use crate::error::Error;
@@ -51,21 +52,27 @@ pub(crate) struct LinkEnd {
     pub(crate) incoming: Incoming,
     /// Who is at the other end, as it has proven.
     pub(crate) peer: Option<Arc<Peer>>,
+    /// How its messages are signed, if they are.
+    pub(crate) signing: Option<Arc<Signing>>,
 }
 
 impl From<Ends> for LinkEnd {
     /// One whose records are plain.
     fn from(ends: Ends) -> Self {
         let (outgoing, incoming) = (Outgoing::default(), Incoming::default());
-        Self { ends, outgoing, incoming, peer: None }
+        Self { ends, outgoing, incoming, peer: None, signing: None }
     }
 }
 
 impl LinkEnd {
-    pub(super) fn sealed(ends: Ends, channel: Channel) -> Self {
-        let Channel { sealer, opener, peer, .. } = channel;
+    pub(super) fn sealed(ends: Ends, channel: Channel, side: &impl Side) -> Self {
+        let Channel { sealer, opener, peer, number, .. } = channel;
+        let With { client, terms, receipts, .. } = side.with();
+        let signing = receipts.map(|receipts| {
+            Signing::new(client, number, &terms.name, &peer.certified.id, receipts)
+        });
         let (outgoing, incoming) = (Outgoing::sealed(sealer), Incoming::sealed(opener));
-        Self { ends, outgoing, incoming, peer: Some(Arc::new(peer)) }
+        Self { ends, outgoing, incoming, peer: Some(Arc::new(peer)), signing }
     }
 }
 
@@ -87,10 +94,24 @@ fn agreed(terms: &Terms, sealing: &Sealing) -> Result<handshake::Terms, Error> {
 }
 
 /// What both sides need of a handshake.
-struct With {
+pub(crate) struct With {
     client: Arc<Client>,
     own: Arc<Own>,
     terms: handshake::Terms,
+    /// Whether receipts are kept, where messages are signed.
+    receipts: Option<bool>,
+}
+
+impl With {
+    fn new(
+        client: &Arc<Client>,
+        own: Arc<Own>,
+        (terms, sealing): (&Terms, &Sealing),
+    ) -> Result<Self, Error> {
+        let terms = agreed(terms, sealing)?;
+        let receipts = sealing.sign.then_some(sealing.receipts);
+        Ok(Self { client: Arc::clone(client), own, terms, receipts })
+    }
 }
 
 /// The caller's side.
@@ -139,12 +160,11 @@ impl Calling {
         (terms, sealing): (&Terms, &Sealing),
         pending: &mut Pending,
     ) -> Result<Self, Error> {
-        let agreed = agreed(terms, sealing)?;
+        let with = With::new(client, own, (terms, sealing))?;
         let service = (sealing.server.clone(), terms.peer.pid, sealing.name.clone());
         let begin = client.begin_with(&service);
-        let (state, message) = Caller::begin(&own.credentials, &agreed, begin, false);
+        let (state, message) = Caller::begin(&with.own.credentials, &with.terms, begin, false);
         push(pending.producer(), &message).map_err(|_| Error::Link(LinkError::TimedOut))?;
-        let with = With { client: Arc::clone(client), own, terms: agreed };
         Ok(Self { with, service, state: Some(state) })
     }
 }
@@ -156,21 +176,26 @@ impl Serving {
         own: Arc<Own>,
         (terms, sealing): (&Terms, &Sealing),
     ) -> Result<Self, Error> {
-        let terms = agreed(terms, sealing)?;
-        let with = With { client: Arc::clone(client), own, terms };
+        let with = With::new(client, own, (terms, sealing))?;
         Ok(Self { with, state: None, retried: false })
     }
 }
 
 /// One side of a handshake.
 pub(crate) trait Side {
+    fn with(&self) -> &With;
+
     /// Takes what has come, and answers. None while more is to come.
     fn step(&mut self, ends: &mut Ends) -> Result<Option<Channel>, Broken>;
 }
 
 impl Side for Calling {
+    fn with(&self) -> &With {
+        &self.with
+    }
+
     fn step(&mut self, ends: &mut Ends) -> Result<Option<Channel>, Broken> {
-        let With { client, own, terms } = &self.with;
+        let With { client, own, terms, .. } = &self.with;
         while let Some(message) = take(&mut ends.consumer)? {
             let state = self.state.take().expect("it is there until the handshake is over");
             match state.answer(&own.credentials, terms, &message, &own.checks())? {
@@ -193,8 +218,12 @@ impl Side for Calling {
 }
 
 impl Side for Serving {
+    fn with(&self) -> &With {
+        &self.with
+    }
+
     fn step(&mut self, ends: &mut Ends) -> Result<Option<Channel>, Broken> {
-        let With { client, own, terms } = &self.with;
+        let With { client, own, terms, .. } = &self.with;
         while let Some(message) = take(&mut ends.consumer)? {
             let checks = own.checks();
             if let Some(state) = self.state.take() {
@@ -262,7 +291,7 @@ pub(crate) async fn finish(
 ) -> Result<LinkEnd, Broken> {
     let io = |source| LinkError::Io { call: "epoll_ctl", source };
     if let Some(channel) = step(side, &mut ends)? {
-        return Ok(LinkEnd::sealed(ends, channel));
+        return Ok(LinkEnd::sealed(ends, channel, side));
     }
     let bell = watch(Arc::clone(&ends.bell)).map_err(io)?;
     let going_on = async {
@@ -277,7 +306,7 @@ pub(crate) async fn finish(
     let done = tokio::time::timeout(within, going_on).await;
     drop(bell);
     let channel = done.map_err(|_| LinkError::TimedOut)??;
-    Ok(LinkEnd::sealed(ends, channel))
+    Ok(LinkEnd::sealed(ends, channel, side))
 }
 
 /// The same on a thread that may block.
@@ -289,7 +318,7 @@ pub(crate) fn finish_here(
 ) -> Result<LinkEnd, Broken> {
     loop {
         if let Some(channel) = step(side, &mut ends)? {
-            return Ok(LinkEnd::sealed(ends, channel));
+            return Ok(LinkEnd::sealed(ends, channel, side));
         }
         let readable = partywall_shm::socket::wait_readable(ends.bell.as_fd(), deadline);
         if !readable.map_err(|source| LinkError::Io { call: "poll", source })? {

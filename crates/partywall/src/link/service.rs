@@ -60,6 +60,7 @@ use super::parcels::Piece;
 use super::receiver::Receiver;
 use super::sealed::{self, HANDSHAKE_TIME, LinkEnd, Serving, Side as _};
 use super::sender::{Sender, Source};
+use super::signed::Signing;
 use super::ways::Ways;
 use super::whole::Whole;
 use crate::coordinator::{End, Offer, Tracked};
@@ -102,6 +103,8 @@ pub(crate) struct Incoming<'a, M> {
     pub(crate) attached: Option<Box<Attached>>,
     /// Hears of an ordinary call.
     pub(crate) ways: Option<&'a Arc<Ways>>,
+    /// How its messages are signed, if they are.
+    pub(crate) signing: Option<&'a Arc<Signing>>,
 }
 
 /// The message data of a request.
@@ -215,7 +218,7 @@ pub(crate) async fn open_sealed<D: Dispatch>(
     let own = client.certified(HANDSHAKE_TIME).await?;
     let mut side = Serving::new(client, own, (&terms, sealing))?;
     let done = match adopted.open_after(callers, |ends| side.step(ends)) {
-        Ok((ends, Some(channel))) => Ok(LinkEnd::sealed(ends, channel)),
+        Ok((ends, Some(channel))) => Ok(LinkEnd::sealed(ends, channel, &side)),
         Ok((ends, None)) => sealed::finish(&mut side, ends, HANDSHAKE_TIME).await,
         Err(why) => Err(why),
     };
@@ -616,7 +619,9 @@ impl<D: Dispatch> Service<D> {
         call.deadline = deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into())));
         let metadata = opened.metadata.get();
         let ways = call.method.ways.as_ref();
-        let incoming = Incoming { method, peer, metadata, timeout, deadline, data, attached, ways };
+        let signing = link.signing.as_ref();
+        let incoming =
+            Incoming { method, peer, metadata, timeout, deadline, data, attached, ways, signing };
         let handler = self.dispatch.call(incoming);
         call.step = Step::Handle(handler);
         self.run(call, inline, reader);

@@ -70,7 +70,7 @@ fn a_message_is_that_of_who_has_signed_it() {
     assert_eq!((signature.call, signature.time, signature.requests), (2, NOW, 1));
     let again = Signature::take(&bytes, Some(signature.chain())).unwrap();
     assert!(Arc::ptr_eq(again.chain(), signature.chain()), "the chain is kept twice");
-    let receipt = signature.check(said(), &world.certified).unwrap();
+    let receipt = signature.check(said(), &world.certified, now()).unwrap();
     assert_eq!(receipt.verify(&world.roots).unwrap().id, world.id);
     assert_eq!(receipt.time(), now());
 }
@@ -97,7 +97,7 @@ fn a_signature_is_of_all_that_was_said() {
         let mut other = said();
         change(&mut other);
         assert_ne!(other.encoded(), said().encoded(), "{what}");
-        let refused = said().sign(&world.own).check(other, &world.certified).unwrap_err();
+        let refused = said().sign(&world.own).check(other, &world.certified, now()).unwrap_err();
         assert_eq!(refused, MessageError::Altered(world.id.to_string()), "{what}");
     }
 }
@@ -115,7 +115,7 @@ fn a_signature_that_was_altered_or_cut_is_none() {
         // What it says is compared with what the receiver has; the rest does not fit.
         let numbers = (taken.call, taken.time, taken.requests);
         if numbers == (2, NOW, 1) && taken.chain == chain {
-            assert!(taken.check(said(), &world.certified).is_err(), "{at}");
+            assert!(taken.check(said(), &world.certified, now()).is_err(), "{at}");
         }
     }
     let long = [&bytes[..], &[0]].concat();
@@ -129,7 +129,7 @@ fn a_signature_that_was_altered_or_cut_is_none() {
 #[test]
 fn a_receipt_holds_for_who_trusts_the_root() {
     let world = World::new();
-    let receipt = said().sign(&world.own).check(said(), &world.certified).unwrap();
+    let receipt = said().sign(&world.own).check(said(), &world.certified, now()).unwrap();
     let json = receipt.to_json();
     let again = Receipt::from_json(&json).unwrap();
     assert_eq!(again, receipt);
@@ -164,14 +164,24 @@ fn a_receipt_holds_for_who_trusts_the_root() {
 fn a_receipt_is_of_a_time_at_which_the_certificate_held() {
     let world = World::new();
     let late = Said { time: NOW + LEAF_LIFE.as_millis() as u64 + 1000, ..said() };
-    let receipt = late.sign(&world.own).check(late, &world.certified).unwrap();
+    let signature = late.sign(&world.own);
+    let refused = signature.clone().check(late.clone(), &world.certified, now()).unwrap_err();
+    assert_eq!(refused, MessageError::Time { id: world.id.to_string() }, "it is to come");
+    let after = now() + LEAF_LIFE + Duration::from_secs(1);
+    let refused = signature.clone().check(late.clone(), &world.certified, after).unwrap_err();
+    assert!(matches!(refused, MessageError::Certificate(CertificateError::Expired { .. })));
+    let early = Said { time: NOW - 1000 * 3600, ..said() };
+    let refused = early.sign(&world.own).check(early, &world.certified, now()).unwrap_err();
+    assert_eq!(refused, MessageError::Time { id: world.id.to_string() }, "it was before");
+    let chain = Arc::clone(signature.chain());
+    let receipt = Receipt::new(late, signature.signature.clone(), chain);
     let refused = receipt.verify(&world.roots).unwrap_err();
     assert_eq!(refused, MessageError::Time { id: world.id.to_string() });
     // With the next certificate.
     let next = end(&world.authority, &world.id, now() + LEAF_LIFE);
     let certified = world.roots.verify(next.chain(), now() + LEAF_LIFE).unwrap();
     let late = receipt.said.clone();
-    let receipt = late.sign(&next).check(late, &certified).unwrap();
+    let receipt = late.sign(&next).check(late, &certified, after).unwrap();
     assert_eq!(receipt.verify(&world.roots).unwrap().id, world.id);
 }
 

@@ -50,6 +50,7 @@ impl Two {
             client: Arc::new(Client::new(Place::Path(PathBuf::from("/none")))),
             own: Own::certified_by(&authority, id, dns, now),
             terms: terms.clone(),
+            receipts: None,
         };
         Self { caller: with(&caller, &[]), server: with(&service, &[NAME]) }
     }
@@ -60,6 +61,7 @@ impl Two {
             client: Arc::clone(&with.client),
             own: Arc::clone(&with.own),
             terms: handshake::Terms { channel: [channel; 16], ..with.terms.clone() },
+            receipts: None,
         };
         let (caller, server) = (with(&self.caller), with(&self.server));
         let service = (ids()[1].to_string(), None, NAME.to_owned());
@@ -186,7 +188,7 @@ impl Called {
         let account = Accounts::new(Bounds::default()).open(1, Some(1));
         let caller = (crate::fuzz::stranger(), account);
         let common = Capabilities::OWN.without(Capabilities::ATTACHMENTS);
-        let end = LinkEnd::sealed(servers, other);
+        let end = LinkEnd::sealed(servers, other, &serving);
         let methods = MethodSet::all();
         let service = service::run(end, Never, caller, methods, Some(tracked), common).unwrap();
         Self { service, coordinator, callers, sealer: one.sealer }
