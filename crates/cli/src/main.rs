@@ -18,6 +18,7 @@ mod metrics;
 mod policy;
 mod project;
 mod ps;
+mod receipt;
 mod sign;
 mod socket;
 mod terminal;
@@ -125,6 +126,9 @@ enum Command {
     /// Verify the signature of a program.
     #[command(after_help = sign::VERIFY_HELP)]
     Verify(sign::Verify),
+    /// Verify receipts of signed messages, as an audit log has them: who has said what.
+    #[command(after_help = receipt::HELP)]
+    VerifyReceipt(receipt::Arguments),
     /// Show what this machine offers to keep services apart, what links would be like on it, and whether
     /// functions can be built and run.
     Doctor(doctor::Arguments),
@@ -193,6 +197,7 @@ fn main() -> ExitCode {
         Command::Ca { order } => ca::run(&order),
         Command::Sign(sign) => sign.run(),
         Command::Verify(verify) => verify.run(),
+        Command::VerifyReceipt(arguments) => receipt::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Links(arguments) => links::run(&arguments),
         Command::Watch(arguments) => links::watch(&arguments),

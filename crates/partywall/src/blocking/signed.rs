@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use partywall_trust::message::SIGNATURE_BYTES;
-use tonic::Status;
 
 use super::failed::Failed;
 use super::open::{Call, Message, Open, Request};
@@ -47,15 +46,12 @@ impl Open {
         let limit = call.limit;
         call.limit = limit.saturating_add(PREFIX + SIGNATURE_BYTES);
         self.exchange(&request, timeout, buffer, call)?;
-        // What is plain has no signature, and a parcel none that is sealed.
-        let has_none = call.answer.plain.is_some() || call.answer.parcel.is_some();
-        let data = if has_none { &[][..] } else { &call.answer.data };
+        let data = match call.answer.plain {
+            Some(len) => &self.payload[self.payload.len() - len..],
+            None => call.answer.data(),
+        };
         let checked = verified(&of_call, data, &*own(call)?);
         let checked = checked.map_err(|why| Failed::Link(Broken::Signed(why)))?;
-        if has_none {
-            let status = Status::unauthenticated("the answer is not signed");
-            return Err(Failed::Abort(status));
-        }
         if signing.has_receipts() {
             for receipt in &checked.receipts {
                 let room = loop {
@@ -75,7 +71,10 @@ impl Open {
                 crate::stubs::message::too_long(checked.data.len() - PREFIX, limit - PREFIX);
             return Err(Failed::Status(status));
         }
-        call.answer.data = checked.data;
+        match &mut call.answer.plain {
+            Some(len) => (*len, self.payload) = (checked.data.len(), checked.data),
+            None => (call.answer.data, call.answer.parcel) = (checked.data, None),
+        }
         Ok(())
     }
 }

@@ -154,6 +154,26 @@ async fn every_case_by_native_stubs_over_a_sealed_ring() {
     natively_over_the_ring_of("natively, ChaCha20", || sealing("chacha20-poly1305", false)).await;
 }
 
+/// A host whose links have signed messages.
+fn signing() -> Host {
+    let uid = rustix::process::geteuid().as_raw();
+    Host::with(&format!(
+        "[principal.me]\nuid = {uid}\n[service.test]\nregister = ['me']\nsign = 'required'\n\
+         [service.test.call]\nme = ['*']\n"
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_case_over_a_ring_with_signed_messages() {
+    over_the_ring_of("signed ring", signing()).await;
+    // Native stubs go the ordinary way there.
+    let (host, handle) = (signing(), Handle::default());
+    let running = host.serve(Routes::default().add_service(native(handle.clone()))).await;
+    let counts = bare("signed ring", Env::new(host.connect().await, handle, again(&host))).await;
+    assert_eq!(counts, Counts { native: 0, ordinary: BARE_ANSWERED });
+    running.stop().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_case_by_mutual_tls() {
     let (host, handle) = (Host::open(), Handle::default());

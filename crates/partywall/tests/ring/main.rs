@@ -15,6 +15,7 @@ mod service;
 mod serving;
 mod settings;
 mod setup;
+mod signed;
 mod targets;
 mod tls;
 mod tonics;
