@@ -85,6 +85,7 @@ const TRANSFER: &[Contender] = &[
 const SEALED: &[Contender] = &[
     sealed::stubs::RING_PLAIN_TONIC,
     sealed::stubs::RING_SEALED_TONIC,
+    sealed::stubs::RING_SIGNED_TONIC,
     sealed::stubs::NATIVE_PLAIN,
     sealed::stubs::NATIVE_SEALED,
     sealed::stubs::GATE_PLAIN,
@@ -95,6 +96,7 @@ const SEALED: &[Contender] = &[
     sealed::tls::TONIC_UDS_TLS,
     sealed::tls::TONIC_TCP_MTLS,
     sealed::aead_floor::AEAD_FLOOR,
+    sealed::sign_floor::SIGN_FLOOR,
     sealed::connect::CONNECT_PLAIN,
     sealed::connect::CONNECT_PLAIN_SECOND,
     sealed::connect::CONNECT_SEALED_FIRST,

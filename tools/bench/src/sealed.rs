@@ -6,11 +6,12 @@
 //!
 //! | contenders | what is between the two sides |
 //! | --- | --- |
-//! | `ring-*-tonic`, `native-*` | the stubs of both generators over a link of a policy with or without `seal` |
+//! | `ring-*-tonic`, `native-*` | the stubs of both generators over a link of a policy with or without `seal` or `sign` |
 //! | `gate-*` | native stubs between two domains: the same links, told of by the gate |
 //! | `ring-*-raw` | a link without calls |
 //! | `tonic-uds`, `tonic-uds-tls`, `tonic-tcp-mtls` | tonic's own transport |
 //! | `aead-floor` | nothing: the bytes are sealed and opened, in one thread |
+//! | `sign-floor` | nothing: the bytes are signed and verified twice, in one thread |
 //! | `connect-*` | a link is made, answers one call, and is dropped |
 //! | `handshake-*` | both ends of a handshake in one thread, without a link |
 //!
@@ -21,6 +22,7 @@ pub mod connect;
 pub mod handshake;
 pub mod identity;
 pub mod raw;
+pub mod sign_floor;
 pub mod stubs;
 pub mod tls;
 

@@ -1,8 +1,8 @@
-//! The contenders of `calls` and `domain` under policies that differ in `seal` alone.
+//! The contenders of `calls` and `domain` under policies that differ in `seal` and `sign` alone.
 //!
 //! Neither lets descriptors cross: parcels are not sealed, and would be something else to compare.
 
-use partywall::{Channel, Seal};
+use partywall::{Channel, Seal, Sign};
 
 use super::{on_one_core, on_rings};
 use crate::calls::partywall::{NATIVE, TONIC, call_checked, coordinate_by};
@@ -36,8 +36,8 @@ fn policy(keys: &str) -> String {
 pub const COORDINATE_PLAIN: Serve = |seat| coordinate_by(seat, &policy("seal = 'off'"));
 /// The coordinator of sealed links.
 pub const COORDINATE_SEALED: Serve = |seat| coordinate_by(seat, &policy("seal = 'required'"));
-// That of links whose messages are signed, for `ring-signed-tonic`, is to be another such policy; its
-// contender stands behind RING_SEALED_TONIC, here and in the registry.
+/// The coordinator of links whose messages are signed; it keeps no receipts.
+pub const COORDINATE_SIGNED: Serve = |seat| coordinate_by(seat, &policy("sign = 'required'"));
 
 /// That a channel's link is plain.
 pub fn is_plain(channel: &Channel) -> Result<()> {
@@ -47,6 +47,15 @@ pub fn is_plain(channel: &Channel) -> Result<()> {
 /// That a channel's link is sealed.
 pub fn is_sealed(channel: &Channel) -> Result<()> {
     has(channel, Seal::Sealed)
+}
+
+/// That the messages on a channel's link are signed.
+pub fn is_signed(channel: &Channel) -> Result<()> {
+    let route = channel.route().ok_or("the channel has no link")?;
+    match route.security().sign {
+        Sign::Signed => is_sealed(channel),
+        found => Err(format!("the link has sign {}, not signed", found.word()).into()),
+    }
 }
 
 fn has(channel: &Channel, due: Seal) -> Result<()> {
@@ -73,6 +82,15 @@ pub const RING_SEALED_TONIC: Contender = Contender {
     about: "the same on a sealed link",
     attend: Some(COORDINATE_SEALED),
     call: Some(|seat| call_checked(seat, ordinary::client, is_sealed)),
+    ..RING_PLAIN_TONIC
+};
+
+/// tonic's stubs over a link with signed messages.
+pub const RING_SIGNED_TONIC: Contender = Contender {
+    name: "ring-signed-tonic",
+    about: "the same on a sealed link whose messages are signed",
+    attend: Some(COORDINATE_SIGNED),
+    call: Some(|seat| call_checked(seat, ordinary::client, is_signed)),
     ..RING_PLAIN_TONIC
 };
 

@@ -12,7 +12,7 @@ const SHORT: u64 = 4 << 10;
 const LONG: u64 = 64 << 10;
 
 fn key(contender: &'static str, size: u64) -> Key {
-    let wait = if contender == "aead-floor" { None } else { BLOCK };
+    let wait = if contender.ends_with("-floor") { None } else { BLOCK };
     Key { contender, case: Case::sealed(size, SameCore, wait) }
 }
 
@@ -26,10 +26,16 @@ fn connect(over: &'static str, under: &'static str, bound: Bound) -> Target {
     ratio(key(over), key(under), bound)
 }
 
-/// What sealing adds to a call, by what the cipher alone takes.
-fn added(sealed: &'static str, plain: &'static str, size: u64, bound: Bound) -> Target {
-    let (over, less, under) = (key(sealed, size), key(plain, size), key("aead-floor", size));
-    let text = format!("p50: {sealed} less {plain}, over aead-floor ({})", over.case);
+/// What `more` adds to a call, by what the cipher or signatures alone take.
+fn added(
+    more: &'static str,
+    plain: &'static str,
+    floor: &'static str,
+    size: u64,
+    bound: Bound,
+) -> Target {
+    let (over, less, under) = (key(more, size), key(plain, size), key(floor, size));
+    let text = format!("p50: {more} less {plain}, over {floor} ({})", over.case);
     Target::new(text, Quantity::Excess { over, less, under }, Metric::P50, bound)
 }
 
@@ -55,8 +61,12 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
         found.push(tls(tonic.0, LONG, 1.0 / 2.0));
         for (i, (sealed, plain)) in PAIRS.into_iter().enumerate() {
             let bound = if i == 0 { Bound::AtMost(1.25) } else { Bound::Stated };
-            found.push(added(sealed, plain, LONG, bound));
+            found.push(added(sealed, plain, "aead-floor", LONG, bound));
         }
+    }
+    for &size in sizes {
+        let bound = Bound::AtMost(1.2);
+        found.push(added("ring-signed-tonic", "ring-plain-tonic", "sign-floor", size, bound));
     }
     found.extend([
         connect("connect-sealed-resumed", "connect-plain", Bound::AtMost(2.0)),
@@ -78,10 +88,11 @@ mod tests {
             let judged = |target: &&Target| !matches!(target.bound, Bound::Stated);
             targets(sizes).iter().filter(judged).count()
         };
-        // Seven sizes are short ones, of three targets each; two of the long one; two of connects.
-        assert_eq!(of(Bench::Sealed.sizes()), 7 * 3 + 2 + 2);
-        assert_eq!(of(Bench::Sealed.quick_sizes()), 2 * 3 + 2 + 2);
-        assert_eq!(of(&[SHORT]), 3 + 2);
-        assert_eq!(of(&[16 << 10]), 2);
+        // Seven sizes are short ones, of three targets each; two of the long one; two of connects; one of
+        // signatures for each size.
+        assert_eq!(of(Bench::Sealed.sizes()), 7 * 3 + 2 + 2 + 13);
+        assert_eq!(of(Bench::Sealed.quick_sizes()), 2 * 3 + 2 + 2 + 3);
+        assert_eq!(of(&[SHORT]), 3 + 2 + 1);
+        assert_eq!(of(&[16 << 10]), 2 + 1);
     }
 }
