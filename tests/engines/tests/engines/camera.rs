@@ -1,12 +1,13 @@
 //! The example `camera` in containers: its page, as a browser shows it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Cursor, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::browser::Browser;
 use crate::engine::{Engine, Project, built, facts, finished, libraries, said};
 
 /// Where the example is.
@@ -56,31 +57,6 @@ fn wait_for_figures(page: &str) {
     }
 }
 
-/// How long Chromium may take.
-const BROWSE_SECONDS: &str = "120";
-
-/// Runs Chromium until the page has been there for half a second, in which what it loads does not count: what
-/// it prints.
-fn browse(page: &str, what: &str) -> String {
-    let dir = tempfile::tempdir().unwrap();
-    // On a busy machine it has waited for ever for its own virtual time (Chromium 156).
-    let mut command = Command::new("timeout");
-    command.args(["--signal=KILL", BROWSE_SECONDS, "chromium"]);
-    // It is root's here, and shows nothing but this page.
-    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
-    command.args(["--window-size=1200,1000", "--enable-logging=stderr", what]);
-    command.arg(format!("--user-data-dir={}", dir.path().display()));
-    command.args(["--virtual-time-budget=500", page]).env("HOME", dir.path());
-    let out = command.stdin(Stdio::null()).output();
-    let out = out.expect("timeout (coreutils)");
-    let log = String::from_utf8_lossy(&out.stderr).into_owned();
-    // `cargo xtask setup` installs Chromium.
-    assert!(out.status.success(), "{}, at most {BROWSE_SECONDS} s: {log}", out.status);
-    let complaints: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
-    assert_eq!(complaints, [""; 0], "the page's script complains");
-    String::from_utf8(out.stdout).unwrap()
-}
-
 /// What an element of the page has.
 fn text<'d>(dom: &'d str, id: &str) -> &'d str {
     let (_, after) =
@@ -94,8 +70,8 @@ fn number(dom: &str, id: &str) -> f64 {
 }
 
 /// Each colour of the test picture fills much of both halves of what is shown.
-fn assert_both_pictures(png: &Path) {
-    let mut reader = png::Decoder::new(BufReader::new(std::fs::File::open(png).unwrap()));
+fn assert_both_pictures(png: &[u8]) {
+    let mut reader = png::Decoder::new(Cursor::new(png));
     reader.set_transformations(png::Transformations::normalize_to_color8());
     let mut reader = reader.read_info().unwrap();
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
@@ -133,8 +109,13 @@ fn a_browser_shows_what_a_camera_in_a_container_films() {
     let (_viewer, page) = Viewer::start(&program, &project.socket());
 
     wait_for_figures(&page);
-    let dom = browse(&page, "--dump-dom");
-    assert!(text(&dom, "updated").starts_with("Updated at"), "{dom}");
+    let browser = Browser::start();
+    browser.open(&page);
+    let dom = browser.wait_for("figures and second pictures by its script", |dom| {
+        // The script has asked for another picture, since the first has come.
+        let is_asked = |way: &&str| dom.contains(&format!("/picture/{way}?"));
+        text(dom, "updated").starts_with("Updated at") && ["parcel", "message"].iter().all(is_asked)
+    });
     assert_eq!(text(&dom, "fault"), "");
     for (way, copies) in [("parcel", 0.0), ("message", 4.0)] {
         let number = |key: &str| number(&dom, &format!("{way}-{key}"));
@@ -143,12 +124,10 @@ fn a_browser_shows_what_a_camera_in_a_container_films() {
         let due = number("rate") + number("dropped");
         assert!((59.0..=61.0).contains(&due), "{way}: {due}");
         assert!(number("camera") + number("processor") > 0.0, "{way}: {dom}");
-        // The script has asked for another one, since the first has come.
-        assert!(dom.contains(&format!("/picture/{way}?")), "{way}: {dom}");
     }
-    let png = project.file().with_file_name("page.png");
-    browse(&page, &format!("--screenshot={}", png.display()));
-    assert_both_pictures(&png);
+    assert_both_pictures(&browser.picture());
+    assert_eq!(browser.complaints(), [""; 0], "the page's script complains");
+    browser.end();
 
     let [camera, processor] = ["camera", "processor"].map(|name| facts(project.pid(name)));
     for namespace in ["ns ipc", "ns mnt", "ns net", "ns pid"] {

@@ -1,5 +1,6 @@
 //! Services in containers of real engines, by `partywall compose`. `cargo xtask test engines` runs this.
 
+mod browser;
 mod camera;
 mod engine;
 mod hostile;

@@ -85,6 +85,11 @@ const PACKAGES: &[Package] = &[
         "shows the page of the example `camera` in the engine tests",
     ),
     package(
+        &["chromium-driver"],
+        &[&["chromedriver", "--version"]],
+        "is how the engine tests ask Chromium what it shows",
+    ),
+    package(
         &["qemu-system-x86"],
         &[&["qemu-system-x86_64", "--version"]],
         "emulates the machine with protection keys for `cargo xtask vm-test`",
