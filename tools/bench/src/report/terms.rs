@@ -136,6 +136,10 @@ const SEALED: &[(&str, &str)] = &[
     ),
     ("CPU/GB", "processor time of both sides by the bytes of requests and replies, from 4 KiB on"),
     ("less ... over aead-floor", "what sealing adds to a call, by what the cipher alone takes"),
+    (
+        "less ... over sign-floor",
+        "what signed messages add to a call, by what signatures alone take",
+    ),
 ];
 
 /// What the words of a bench mean.

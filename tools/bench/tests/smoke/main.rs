@@ -277,7 +277,8 @@ fn blocks_are_passed_right_by_everyone_and_memory_is_counted() {
 #[test]
 fn sealed_calls_and_connects_stand_beside_plain_ones() {
     let mut calls = vec!["ring-plain-tonic", "ring-sealed-tonic", "native-plain", "native-sealed"];
-    calls.extend(["ring-plain-raw", "ring-sealed-raw", "aead-floor"]);
+    calls.extend(["ring-signed-tonic", "ring-plain-raw", "ring-sealed-raw"]);
+    calls.extend(["aead-floor", "sign-floor"]);
     calls.extend(["tonic-uds", "tonic-uds-tls", "tonic-tcp-mtls"]);
     if has_domains() {
         calls.extend(["gate-plain", "gate-sealed"]);
