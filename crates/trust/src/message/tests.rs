@@ -78,8 +78,9 @@ fn a_message_is_that_of_who_has_signed_it() {
 /// Each field of what was said, changed.
 #[test]
 fn a_signature_is_of_all_that_was_said() {
+    type Change = fn(&mut Said);
     let world = World::new();
-    let changes: [(&str, fn(&mut Said)); 12] = [
+    let changes: [(&str, Change); 12] = [
         ("way", |said| said.way = Way::Request),
         ("channel", |said| said.channel[31] ^= 1),
         ("call", |said| said.call += 1),
