@@ -167,8 +167,8 @@ pub const ATTACHED: u8 = 64;
 /// Frame flag: what is attached is memory that has come before.
 pub const KNOWN: u8 = 128;
 
-/// In the data of a call of a link with signed messages: what the prefix of a signature begins with, where that of
-/// a message has 0 or 1.
+/// In the data of a call of a link with signed messages: what the prefix of a signature begins with, where
+/// that of a message has 0 or 1.
 pub const SIGNATURE: u8 = 64;
 
 /// Flags of a plain request.

@@ -56,8 +56,8 @@ pub const ID_BYTES: usize = 512;
 /// Longest key or certificate on the control socket, in bytes.
 pub const CERTIFICATE_BYTES: usize = 8 * 1024;
 
-/// Longest receipt of a signed message on the control socket, in bytes: its certificates in base64, its method
-/// and what else it says.
+/// Longest receipt of a signed message on the control socket, in bytes: its certificates in base64, its
+/// method and what else it says.
 pub const RECEIPT_BYTES: usize = 24 * 1024;
 
 /// Most bytes of receipts in one control message.

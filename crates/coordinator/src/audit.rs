@@ -12,9 +12,9 @@
 //! is a line of its own as soon as the account may have one. A thread writes, so that nobody waits
 //! for a slow disk; lines that it has no room for are counted as well.
 //!
-//! Receipts of signed messages are no lines of these: none is left out. Those that there is no room for, of which
-//! [`RECEIPT_BYTES`] wait for the thread, or of which one account has more than [`RECEIPT_RATE`] a second, are
-//! sent again by who has them ([`Audit::keep`]).
+//! Receipts of signed messages are no lines of these: none is left out. Those that there is no room for, of
+//! which [`RECEIPT_BYTES`] wait for the thread, or of which one account has more than [`RECEIPT_RATE`] a
+//! second, are sent again by who has them ([`Audit::keep`]).
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};

@@ -6,7 +6,9 @@
 //!                    -> stubs::Call   -> a generated service      -> stubs::Begun  -> Answer
 //! ```
 //!
-//! Which of the two ways a call goes in a service is chosen in [`service`], by what its method's path names.
+//! On a link with signed messages both bodies pass [`signed`], on the side of the one who sends and of the
+//! one who receives. Which of the two ways a call goes in a service is chosen in [`service`], by what its
+//! method's path names.
 //!
 //! A link knows none of these types. What travels is in [`crate::wire`]. A body is polled by the sender of
 //! its link, and message bytes go from it onto the ring without another copy; what a body brings to its
@@ -21,6 +23,7 @@ use tonic::Status;
 
 pub(crate) mod caller;
 pub(crate) mod service;
+mod signed;
 
 use crate::link::receiver::{Came, Receive};
 use crate::wire;

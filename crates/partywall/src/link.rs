@@ -10,7 +10,8 @@
 //!   tell       how a sleeping peer is told of a record                    ([`wake`]: bell or gate)
 //! ```
 //!
-//! A record passes [`record`] on its way, in both directions; the messages of a link that signs them [`signed`]. [`sender`] writes a request or an answer,
+//! A record passes [`record`] on its way, in both directions. What the messages of a link with signatures
+//! pass is [`signed`]. [`sender`] writes a request or an answer,
 //! [`receiver`] reads one, [`driver`] is the task that reads the ring; [`caller`] and [`service`] are the
 //! two sides. A call is a method, metadata, message bytes and a status here; what they are to a user is
 //! the business of who sends ([`sender::Source`]) and who answers ([`service::Dispatch`]). Locks are taken

@@ -6,11 +6,11 @@
 //! others     Receipt --verify, by the roots--> who has said what, when
 //! ```
 //!
-//! What is signed ([`Said`]) is `partywall/message/1` and a zero, the way, channel, call, the message's number
-//! in its direction, the time, the service's name and the method, each with its length, whether the message is
-//! compressed, and its SHA-256. A reply has how many requests of its call its sender had checked by then, and
-//! the digest of those: SHA-256 over the digest before it, 32 zeros at first, and SHA-256 of what was signed of
-//! the request. Integers are little-endian.
+//! What is signed ([`Said`]) is `partywall/message/1` and a zero, the way, channel, call, the message's
+//! number in its direction, the time, the service's name and the method, each with its length, whether the
+//! message is compressed, and its SHA-256. A reply has how many requests of its call its sender had checked
+//! by then, and the digest of those: SHA-256 over the digest before it, 32 zeros at first, and SHA-256 of
+//! what was signed of the request. Integers are little-endian.
 //!
 //! The receiver makes that anew of what it knows and has received: the signature has only what it cannot
 //! know, the call's number, the time and how many requests were seen. So a message that is altered, comes
@@ -202,8 +202,8 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Appends its bytes: the version, the call, the time, the requests, the count of certificates, and each of
-    /// these and the signature behind its length in 16 bits.
+    /// Appends its bytes: the version, the call, the time, the requests, the count of certificates, and
+    /// each of these and the signature behind its length in 16 bits.
     pub fn put(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
         for number in [self.call, self.time, self.requests] {
@@ -265,8 +265,8 @@ impl Signature {
         &self.chain
     }
 
-    /// That the key of this certificate, which its chain has, has signed that, and at a time at which that held;
-    /// it still does now.
+    /// That the key of this certificate, which its chain has, has signed that, and at a time at which that
+    /// held; it still does now.
     ///
     /// # Errors
     /// [`MessageError::Altered`], [`MessageError::Time`], [`MessageError::Certificate`].
@@ -356,8 +356,8 @@ impl Receipt {
         UNIX_EPOCH + Duration::from_millis(self.said.time)
     }
 
-    /// As a JSON object: what was said by its fields, digests as hexadecimal digits, and the signature and the
-    /// certificates, the own one first, in base64.
+    /// As a JSON object: what was said by its fields, digests as hexadecimal digits, and the signature and
+    /// the certificates, the own one first, in base64.
     pub fn to_json(&self) -> serde_json::Value {
         let Said { way, channel, call, number, time, name, method, compressed, message, requests } =
             &self.said;

@@ -89,8 +89,8 @@ pub enum TrustMessage {
     Receipts {
         /// Request number.
         request: u32,
-        /// Each as JSON, [`limits::RECEIPT_BYTES`] at most; [`limits::RECEIPTS_BYTES`] in all. The next ones are
-        /// sent after the answer.
+        /// Each as JSON, [`limits::RECEIPT_BYTES`] at most; [`limits::RECEIPTS_BYTES`] in all. The next
+        /// ones are sent after the answer.
         receipts: Vec<Vec<u8>>,
     },
     /// To the process: its receipts are kept.

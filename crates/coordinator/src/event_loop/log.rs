@@ -1,7 +1,7 @@
 //! The way to the audit log.
 //!
-//! Receipts that there is no room for wait. Whose they are waits for the answer, and sends no others: so there is
-//! one batch of each connection.
+//! Receipts that there is no room for wait. Whose they are waits for the answer, and sends no others: so
+//! there is one batch of each connection.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -147,9 +147,9 @@ impl Host {
         }
     }
 
-    /// A place that is so many bytes before a gate, or nearer where that has a far return behind it: QEMU reads
-    /// the stack of one as the kernel would (7.2, `helper_ret_protected`), by an address of 32 bits, and the
-    /// kernel takes a fault of that for its own. What cannot be read here is on no emulator.
+    /// A place that is so many bytes before a gate, or nearer where that has a far return behind it: QEMU
+    /// reads the stack of one as the kernel would (7.2, `helper_ret_protected`), by an address of 32 bits,
+    /// and the kernel takes a fault of that for its own. What cannot be read here is on no emulator.
     fn before(&mut self, gate: u64, bytes: usize) -> Option<u64> {
         const FAR: [u8; 3] = [0xca, 0xcb, 0xcf];
         let first = gate - bytes as u64;

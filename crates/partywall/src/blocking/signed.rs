@@ -1,5 +1,5 @@
-//! Calls on a link whose messages are signed: the request goes with its signature, and the answer is taken apart
-//! and checked when it has come to its end.
+//! Calls on a link whose messages are signed: the request goes with its signature, and the answer is taken
+//! apart and checked when it has come to its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -6,8 +6,8 @@
 //! under way  one batch, until the coordinator says that it is kept; then its room is given back
 //! ```
 //!
-//! A coordinator that has gone gets all that are not kept when there is another one. What this process has when
-//! it ends, and the coordinator does not, is lost with it.
+//! A coordinator that has gone gets all that are not kept when there is another one. What this process has
+//! when it ends, and the coordinator does not, is lost with it.
 
 use std::collections::VecDeque;
 use std::future::Future;

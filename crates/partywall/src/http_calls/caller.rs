@@ -13,6 +13,7 @@ use partywall_abi::frame::Metadata;
 use tonic::Status;
 use tonic::body::Body;
 
+use super::signed::{SigningBody, VerifyingBody};
 use super::{Received, Replayed};
 use crate::attach;
 use crate::link::attached::{Attached, Attaching};
@@ -20,7 +21,7 @@ use crate::link::caller::{self, Begun, Caller, Place, Rest};
 use crate::link::mailbox::{self, Whole};
 use crate::link::receiver::Came;
 use crate::link::sender::{self, Source};
-use crate::link::signed::{self, SigningBody, VerifyingBody};
+use crate::link::signed;
 use crate::wire;
 
 /// Why a call was not begun.

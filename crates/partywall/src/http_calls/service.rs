@@ -14,6 +14,7 @@ use partywall_shm::slot::SlotBuf;
 use tonic::Status;
 use tonic::body::Body;
 
+use super::signed::{SigningBody, VerifyingBody};
 use super::{Received, Replayed};
 use crate::attach;
 use crate::dispatch::{self, HttpDispatch, Services};
@@ -21,7 +22,7 @@ use crate::link::attached::{Attached, Attaching};
 use crate::link::receiver::{Came, Receive as _, Receiver};
 use crate::link::sender::Source;
 use crate::link::service::{Data, Dispatch, Incoming};
-use crate::link::signed::{Signing, SigningBody, VerifyingBody};
+use crate::link::signed::Signing;
 use crate::link::ways::Ways;
 use crate::link::whole::Whole;
 use crate::peer::{Deadline, Peer};

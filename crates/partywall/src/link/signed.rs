@@ -9,26 +9,26 @@
 //!                    signature has come and fits; then hands in a receipt, and passes the piece on
 //! ```
 //!
-//! What is signed, and what a receiver compares, [`partywall_trust::message`] says. Nobody but the two ends can
-//! put anything into the link, which is sealed: a signature that does not fit is the sender's fault, and ends the
-//! link ([`Broken::Signed`]). A stream that ends between a message and its signature ends so as well.
+//! What is signed, and what a receiver compares, [`partywall_trust::message`] says. Nobody but the two ends
+//! can put anything into the link, which is sealed: a signature that does not fit is the sender's fault,
+//! and ends the link ([`Broken::Signed`]). A stream that ends between a message and its signature ends so
+//! as well.
 //!
-//! Each signature has its sender's certificate at that time, so links go on when certificates are renewed. The
-//! receiver keeps the last chain of the link that was verified, and verifies one that is another.
+//! Each signature has its sender's certificate at that time, so links go on when certificates are renewed.
+//! The receiver keeps the last chain of the link that was verified, and verifies one that is another.
 //!
 //! # Replies and their requests
 //!
-//! A reply has how many requests of its call its sender had checked, and their digest. The caller keeps the digests
-//! of the last [`KEPT`] requests of a call that no reply has spoken of. A reply before any request is bound to
-//! the channel and the method alone, and says so.
+//! A reply has how many requests of its call its sender had checked, and their digest. The caller keeps the
+//! digests of the last [`KEPT`] requests of a call that no reply has spoken of. A reply before any request
+//! is bound to the channel and the method alone, and says so.
 //!
 //! # Cost
 //!
-//! For each message the sender has one SHA-256 of it and one ECDSA signature, the receiver one SHA-256 and one
-//! verification. The signature travels in the record of its message where there is room. Messages of up to
-//! [`JOINED`] bytes are copied once more, to be in one piece with it.
+//! For each message the sender has one SHA-256 of it and one ECDSA signature, the receiver one SHA-256 and
+//! one verification. The signature travels in the record of its message where there is room. Messages of up
+//! to [`JOINED`] bytes are copied once more, to be in one piece with it.
 
-mod body;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -47,14 +47,14 @@ use super::broken::Broken;
 use crate::coordinator::{Client, Own};
 use crate::lock::lock;
 
-pub(crate) use body::{SigningBody, VerifyingBody};
+pub(crate) use stream::{Came, Incoming, Outgoing};
 #[cfg(feature = "blocking")]
 pub(crate) use stream::{signed, verified};
 
 /// Digests of requests that a caller keeps of a call.
 const KEPT: usize = 1 << 14;
 /// Messages of so many bytes travel in one piece with their signature.
-const JOINED: usize = 16 << 10;
+pub(crate) const JOINED: usize = 16 << 10;
 
 /// What all calls of a link with signed messages have in common, at one end.
 pub(crate) struct Signing {
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Signing {
 }
 
 impl Signing {
-    pub(super) fn new(
+    pub(crate) fn new(
         client: &Arc<Client>,
         channel: [u8; 32],
         name: &str,
@@ -119,13 +119,18 @@ impl Signing {
     }
 
     /// Whether receipts are handed in.
-    #[cfg(feature = "blocking")]
     pub(crate) fn has_receipts(&self) -> bool {
         self.receipts
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
         &self.client
+    }
+
+    /// The last chain that was verified.
+    #[cfg(test)]
+    pub(crate) fn verified(&self) -> Option<Arc<Chain>> {
+        lock(&self.known).as_ref().map(|(chain, _)| Arc::clone(chain))
     }
 
     /// Whom this chain certifies: the other end, or this is an error.
@@ -146,7 +151,7 @@ impl Signing {
     }
 
     /// Ends the link: the other end has signed nothing that fits.
-    fn broken(&self, why: &MessageError) -> Status {
+    pub(crate) fn broken(&self, why: &MessageError) -> Status {
         let status = Status::unauthenticated(why.to_string());
         if let Some(link) = self.link.get().and_then(Weak::upgrade) {
             link.close(&Broken::Signed(why.clone()));

@@ -1,4 +1,5 @@
-//! Links whose messages are signed: the same calls by each channel, and what both ends and the audit log have.
+//! Links whose messages are signed: the same calls by each channel, and what both ends and the audit log
+//! have.
 
 use std::sync::{Arc, Mutex};
 

@@ -67,7 +67,7 @@ impl Framing {
 }
 
 /// What this end sends.
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     call: Arc<Call>,
     way: Way,
     number: u64,
@@ -76,7 +76,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(super) fn new(call: Arc<Call>, way: Way) -> Self {
+    pub(crate) fn new(call: Arc<Call>, way: Way) -> Self {
         Self { call, way, number: 0, framing: Framing::default(), hash: None }
     }
 
@@ -84,7 +84,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// They are no messages of gRPC.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         mut data: Bytes,
         own: &Own,
@@ -135,7 +135,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// A message is there in part.
-    pub(super) fn end(&self) -> Result<(), Status> {
+    pub(crate) fn end(&self) -> Result<(), Status> {
         match self.framing.is_between() {
             true => Ok(()),
             false => Err(Status::internal("the last message is cut, and cannot be signed")),
@@ -144,7 +144,7 @@ impl Outgoing {
 }
 
 /// What this end receives.
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     call: Arc<Call>,
     way: Way,
     number: u64,
@@ -161,13 +161,13 @@ enum State {
 
 /// What was signed and has come.
 #[derive(Default)]
-pub(super) struct Came {
+pub(crate) struct Came {
     /// Data that can be passed on, each with the receipt that is to be handed in before.
-    pub(super) pieces: VecDeque<(Bytes, Option<Receipt>)>,
+    pub(crate) pieces: VecDeque<(Bytes, Option<Receipt>)>,
 }
 
 impl Incoming {
-    pub(super) fn new(call: Arc<Call>, way: Way) -> Self {
+    pub(crate) fn new(call: Arc<Call>, way: Way) -> Self {
         Self { call, way, number: 0, framing: Framing::default(), state: State::Message(None) }
     }
 
@@ -175,7 +175,7 @@ impl Incoming {
     ///
     /// # Errors
     /// [`MessageError`]: a signature is missing, or does not fit.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         mut data: Bytes,
         own: &Own,
@@ -240,7 +240,7 @@ impl Incoming {
     ///
     /// # Errors
     /// A message is there in part, or without its signature.
-    pub(super) fn end(&self) -> Result<(), MessageError> {
+    pub(crate) fn end(&self) -> Result<(), MessageError> {
         match &self.state {
             State::Message(None) if self.framing.is_between() => Ok(()),
             State::Message(_) => Err(MessageError::Malformed("its message is cut")),

@@ -12,10 +12,9 @@ use partywall_trust::message::{MessageError, Way};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::stream::{Came, Incoming, Outgoing};
-use super::{CERTIFIED, Call};
 use crate::coordinator::{Client, Own, Room};
 use crate::error::Error;
+use crate::link::signed::{CERTIFIED, Call, Came, Incoming, Outgoing};
 
 type Asking = Pin<Box<dyn Future<Output = Result<Arc<Own>, Error>> + Send>>;
 
@@ -138,7 +137,7 @@ impl VerifyingBody {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let signing = self.call.signing();
         let has_receipt = matches!(self.came.pieces.front(), Some((_, Some(_))));
-        if has_receipt && signing.receipts {
+        if has_receipt && signing.has_receipts() {
             let client = signing.client();
             let room = self.room.get_or_insert_with(|| client.room_for_receipt());
             let permit = ready!(room.poll(cx));
@@ -169,7 +168,7 @@ impl http_body::Body for VerifyingBody {
             }
             if let Some(why) = this.failed.take() {
                 this.over = true;
-                return Poll::Ready(Some(Err(this.call.signing.broken(&why))));
+                return Poll::Ready(Some(Err(this.call.signing().broken(&why))));
             }
             let own = ready!(this.owning.poll(cx))?;
             let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx)?);
@@ -177,7 +176,7 @@ impl http_body::Body for VerifyingBody {
                 Some(Ok(data)) => Some(data),
                 Some(Err(frame)) => {
                     this.over = true;
-                    let ended = this.incoming.end().map_err(|why| this.call.signing.broken(&why));
+                    let ended = this.incoming.end().map_err(|why| this.call.signing().broken(&why));
                     return Poll::Ready(Some(ended.map(|()| frame)));
                 }
                 None => None,
@@ -185,7 +184,7 @@ impl http_body::Body for VerifyingBody {
             let Some(data) = data else {
                 this.over = true;
                 let ended = this.incoming.end();
-                return Poll::Ready(ended.err().map(|why| Err(this.call.signing.broken(&why))));
+                return Poll::Ready(ended.err().map(|why| Err(this.call.signing().broken(&why))));
             };
             this.failed = this.incoming.push(data, &own, &mut this.came).err();
         }
@@ -199,3 +198,6 @@ impl http_body::Body for VerifyingBody {
                 && self.inner.is_end_stream())
     }
 }
+
+#[cfg(test)]
+mod tests;
