@@ -12,9 +12,7 @@
 //! is a line of its own as soon as the account may have one. A thread writes, so that nobody waits
 //! for a slow disk; lines that it has no room for are counted as well.
 //!
-//! Receipts of signed messages are no lines of these: none is left out. Those that there is no room for, of
-//! which [`RECEIPT_BYTES`] wait for the thread, or of which one account has more than [`RECEIPT_RATE`] a
-//! second, are sent again by who has them ([`Audit::keep`]).
+//! Receipts of signed messages have limits of their own, by which none is left out ([`receipts`]).
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -34,14 +32,14 @@ use serde::Serialize;
 
 use crate::quota::Account;
 
+mod receipts;
+
+pub(crate) use receipts::Receipts;
+
 /// Lines that an account may cause at once.
 const BURST: u32 = 100;
 /// Lines that an account may cause a second, over a longer time.
 const RATE: u32 = 10;
-/// Receipts of an account, at once and a second.
-const RECEIPT_RATE: u32 = 20_000;
-/// Bytes of receipts that wait for the thread that writes.
-const RECEIPT_BYTES: usize = 16 << 20;
 /// Lines that wait for the thread that writes.
 const WAITING: usize = 4096;
 /// Accounts whose lines are counted at once; those that have caused none for long go first.
@@ -398,28 +396,6 @@ impl Bucket {
     }
 }
 
-/// How many receipts each account has left.
-#[derive(Default)]
-struct Receipts(HashMap<Account, Bucket>);
-
-impl Receipts {
-    /// Whether an account may have so many kept now.
-    fn may(&mut self, account: &Account, count: usize, now: Instant) -> bool {
-        if self.0.len() >= ACCOUNTS && !self.0.contains_key(account) {
-            let second = Duration::from_secs(1);
-            self.0.retain(|_, b| now.saturating_duration_since(b.at) < second);
-        }
-        let new = || Bucket { left: f64::from(RECEIPT_RATE), at: now, left_out: 0 };
-        let bucket = self.0.entry(account.clone()).or_insert_with(new);
-        bucket.fill_by(now, RECEIPT_RATE, RECEIPT_RATE);
-        let may = bucket.left >= count as f64;
-        if may {
-            bucket.left -= count as f64;
-        }
-        may
-    }
-}
-
 /// What limits the lines and counts those that are left out.
 #[derive(Default)]
 struct Limiter(HashMap<Account, Bucket>);
@@ -473,7 +449,7 @@ impl Limiter {
 /// The way to the log.
 pub(crate) struct Audit {
     limiter: Limiter,
-    receipts: Receipts,
+    rates: receipts::Rates,
     to: SyncSender<Lines>,
     /// Bytes of receipts that wait.
     waiting: Arc<AtomicUsize>,
@@ -520,32 +496,13 @@ impl Audit {
             }
         };
         threads::spawn(std::thread::Builder::new().name("audit".into()), write)?;
-        let (limiter, receipts) = (Limiter::default(), Receipts::default());
-        Ok(Self { limiter, receipts, to: sender, waiting, lost: 0 })
+        let (limiter, rates) = (Limiter::default(), receipts::Rates::default());
+        Ok(Self { limiter, rates, to: sender, waiting, lost: 0 })
     }
 
     pub(crate) fn event(&mut self, event: &Event) {
         let lines = self.limiter.lines(event, Instant::now(), SystemTime::now());
         self.write(lines);
-    }
-
-    /// Writes a line for each of these receipts of one account, or none where there is no room for all now.
-    pub(crate) fn keep(&mut self, events: &[Event]) -> bool {
-        let Some(account) = events.first().and_then(Event::account) else { return true };
-        let now = SystemTime::now();
-        let text: String = events.iter().map(|event| line(event, now)).collect();
-        let receipts = text.len();
-        // This thread alone adds to it.
-        let has_room = self.waiting.load(Ordering::Relaxed) + receipts <= RECEIPT_BYTES;
-        if !has_room || !self.receipts.may(&account, events.len(), Instant::now()) {
-            return false;
-        }
-        self.waiting.fetch_add(receipts, Ordering::Relaxed);
-        let sent = self.to.try_send(Lines { text, receipts });
-        if sent.is_err() {
-            self.waiting.fetch_sub(receipts, Ordering::Relaxed);
-        }
-        sent.is_ok()
     }
 
     /// Writes the counts that are due; called now and then.

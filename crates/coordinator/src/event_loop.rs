@@ -52,7 +52,7 @@ mod log;
 mod reading;
 
 use admission::{Listener, random, turn_away};
-use log::Receipts;
+use log::Waiting;
 
 /// How often what waits for no event is tried again, at first and at last.
 const RETRY: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(50));
@@ -135,7 +135,7 @@ pub(crate) struct EventLoop {
     to_read: VecDeque<(Asked, Notify)>,
     audit: Option<Audit>,
     audit_at: Option<Instant>,
-    receipts: Receipts,
+    receipts: Waiting,
     telemetry: Option<Telemetry>,
     measuring: Measuring,
     memories: Memories,
@@ -222,7 +222,7 @@ impl EventLoop {
             to_read: VecDeque::new(),
             audit,
             audit_at: None,
-            receipts: Receipts::default(),
+            receipts: Waiting::default(),
             telemetry,
             measuring,
             memories: Memories::default(),
@@ -551,7 +551,7 @@ impl EventLoop {
                 }
             }
             Effect::Reload { conn, request } => self.read_policy(Some((conn, request)), None),
-            Effect::Receipts { conn, request, events } => self.keep((conn, request, events)),
+            Effect::Receipts { conn, request, events } => self.hand_in(conn, request, events),
             Effect::Audit(event) => self.log(&event),
         }
     }

@@ -83,7 +83,8 @@ impl Telemetry {
         self.at.get_or_insert(next);
     }
 
-    pub(crate) fn event(&self, event: &Event) {
+    /// So many events of a kind.
+    pub(crate) fn event(&self, event: &Event, count: u64) {
         let (event, what) = match event {
             Event::Admitted { .. } => ("admitted", ""),
             Event::Registered { .. } => ("registered", ""),
@@ -98,7 +99,7 @@ impl Telemetry {
             Event::Reloaded { .. } => ("reloaded", ""),
             Event::NotReloaded { .. } => ("not_reloaded", ""),
         };
-        counter!(EVENTS, "event" => event, "what" => what).increment(1);
+        counter!(EVENTS, "event" => event, "what" => what).increment(count);
     }
 
     /// The memory of a link is made.

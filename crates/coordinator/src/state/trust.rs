@@ -103,15 +103,11 @@ impl State {
     /// Receipts of messages that an end of a link has got, for the audit log. They are not verified here: who
     /// reads the log does that, and what an end makes up does not hold then.
     fn receipts(&mut self, conn: Conn, request: u32, receipts: &[Vec<u8>]) {
-        let Some(c) = self.connections.get_mut(&conn) else { return };
-        // The next ones come after the answer to these.
-        let is_next = !std::mem::replace(&mut c.receipts, true);
         let c = &self.connections[&conn];
         let identity = &c.standing.identity;
         // The link of those may have ended meanwhile.
         if !self.policy.signs(&identity.principals) {
             let text = "the policy has no link of this process sign its messages".to_owned();
-            self.connection(conn).receipts = false;
             return self.deny(conn, request, "hand in receipts", text);
         }
         let read = |bytes: &Vec<u8>| {
@@ -120,14 +116,16 @@ impl State {
             Some((signer.id.to_string(), receipt))
         };
         let read: Option<Vec<_>> = receipts.iter().map(read).collect();
-        let Some(receipts) = read.filter(|_| is_next) else {
+        // The next ones come after the answer to those before.
+        let Some(receipts) = read.filter(|_| !c.receipts) else {
             return self.breaks_rule(conn);
         };
         let account = c.standing.usage.account();
-        let events = receipts.iter().map(|(signer, receipt)| {
-            Event::signed(identity, account, signer.clone(), receipt.to_json())
-        });
+        let events = receipts
+            .into_iter()
+            .map(|(signer, receipt)| Event::signed(identity, account, signer, receipt.to_json()));
         let events = events.collect();
+        self.connection(conn).receipts = true;
         self.effects.push(Effect::Receipts { conn, request, events });
     }
 
