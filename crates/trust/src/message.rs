@@ -6,11 +6,12 @@
 //! others     Receipt --verify, by the roots--> who has said what, when
 //! ```
 //!
-//! What is signed ([`Said`]) is `partywall/message/1` and a zero, the way, channel, call, the message's
-//! number in its direction, the time, the service's name and the method, each with its length, whether the
-//! message is compressed, and its SHA-256. A reply has how many requests of its call its sender had checked
-//! by then, and the digest of those: SHA-256 over the digest before it, 32 zeros at first, and SHA-256 of
-//! what was signed of the request. Integers are little-endian.
+//! What is signed ([`Said`]) begins with `partywall/message/1` and a zero. The way follows, the channel,
+//! the call, the message's number in its direction, and the time. Then come the service's name and the
+//! method, each with its length. The last are whether the message is compressed, and its SHA-256. A reply
+//! has how many requests of its call its sender had checked by then, and the digest of those: SHA-256 over
+//! the digest before it, 32 zeros at first, and SHA-256 of what was signed of the request. Integers are
+//! little-endian.
 //!
 //! The receiver makes that anew of what it knows and has received: the signature has only what it cannot
 //! know, the call's number, the time and how many requests were seen. So a message that is altered, comes

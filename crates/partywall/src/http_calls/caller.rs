@@ -10,6 +10,7 @@ use http::HeaderMap;
 use http::uri::PathAndQuery;
 use http_body::{Body as _, Frame};
 use partywall_abi::frame::Metadata;
+use partywall_trust::message::Way;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -47,7 +48,7 @@ pub(crate) fn call(
     let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
     let signed = link.signing().map(|signing| signing.call(path.path()));
     let body = match &signed {
-        Some(call) => SigningBody::request(call, body),
+        Some(call) => SigningBody::of(call, Way::Request, body),
         None => body,
     };
     let head = Some(Head { path, headers: parts.headers, attached });
@@ -123,9 +124,8 @@ impl Call {
     ) -> Poll<Result<http::Response<Body>, Status>> {
         let response = ready!(self.call.poll(cx)).map(response);
         Poll::Ready(match &self.signed {
-            Some(call) => {
-                response.map(|response| response.map(|body| VerifyingBody::reply(call, body)))
-            }
+            Some(call) => response
+                .map(|response| response.map(|body| VerifyingBody::of(call, Way::Reply, body))),
             None => response,
         })
     }

@@ -11,6 +11,7 @@ use http::HeaderMap;
 use http_body::{Body as _, Frame};
 use partywall_abi::frame::{Metadata, OwnedMetadata};
 use partywall_shm::slot::SlotBuf;
+use partywall_trust::message::Way;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -22,7 +23,6 @@ use crate::link::attached::{Attached, Attaching};
 use crate::link::receiver::{Came, Receive as _, Receiver};
 use crate::link::sender::Source;
 use crate::link::service::{Data, Dispatch, Incoming};
-use crate::link::signed::Signing;
 use crate::link::ways::Ways;
 use crate::link::whole::Whole;
 use crate::peer::{Deadline, Peer};
@@ -83,12 +83,11 @@ impl Dispatch for HttpCalls {
     }
 
     fn call(&self, incoming: Incoming<'_, Method>) -> Handler {
-        if let Some(signing) = incoming.signing {
-            return self.signed(signing, incoming);
-        }
-        let Incoming { method, peer, metadata, timeout, deadline, data, attached, ways, .. } =
+        let Incoming { method, peer, metadata, timeout, deadline, data, attached, ways, signing } =
             incoming;
-        let body = match (data, method.entry()) {
+        // Signed messages are those of bodies.
+        let entry = if signing.is_none() { method.entry() } else { None };
+        let body = match (data, entry) {
             (Data::Stream(receiver), Some(entry)) if says_nothing_for_tonic(&metadata) => {
                 let request = Parts {
                     uri: method.uri.clone(),
@@ -121,36 +120,25 @@ impl Dispatch for HttpCalls {
         if let Some(ways) = ways {
             ways.ordinary();
         }
+        let signed = signing.map(|signing| signing.called(method.uri.path()));
+        let body = match &signed {
+            Some(call) => VerifyingBody::of(call, Way::Request, body),
+            None => body,
+        };
         let mut request = request(&method.uri, (timeout, deadline), &metadata, peer, body);
         attach::put(request.extensions_mut(), attached);
         let offered = method.table.as_ref().filter(|table| !table.is_settled()).cloned();
         if let Some(table) = &offered {
             request.extensions_mut().insert(Offer(Arc::clone(table)));
         }
-        Handler::Http(self.dispatch.call(request), offered)
-    }
-}
-
-impl HttpCalls {
-    /// A call whose messages are signed: it has no way of its own.
-    #[inline(never)]
-    fn signed(&self, signing: &Arc<Signing>, incoming: Incoming<'_, Method>) -> Handler {
-        let Incoming { method, peer, metadata, timeout, deadline, data, attached, ways, .. } =
-            incoming;
-        if let Some(ways) = ways {
-            ways.ordinary();
-        }
-        let body = match data {
-            Data::Whole(data) => Body::new(WholeBody(data)),
-            Data::Stream(receiver) => Body::new(Received(receiver)),
-        };
-        let call = signing.called(method.uri.path());
-        let body = VerifyingBody::request(&call, body);
-        let mut request = request(&method.uri, (timeout, deadline), &metadata, peer, body);
-        attach::put(request.extensions_mut(), attached);
         let answer = self.dispatch.call(request);
-        let signed = async move { answer.await.map(|body| SigningBody::reply(&call, body)) };
-        Handler::Http(Box::pin(signed), None)
+        let answer: dispatch::Answer = match signed {
+            Some(call) => Box::pin(async move {
+                answer.await.map(|body| SigningBody::of(&call, Way::Reply, body))
+            }),
+            None => answer,
+        };
+        Handler::Http(answer, offered)
     }
 }
 

@@ -55,17 +55,8 @@ pub(crate) struct SigningBody {
 }
 
 impl SigningBody {
-    /// Of a request.
-    pub(crate) fn request(call: &Arc<Call>, inner: Body) -> Body {
-        Self::of(call, Way::Request, inner)
-    }
-
-    /// Of a response.
-    pub(crate) fn reply(call: &Arc<Call>, inner: Body) -> Body {
-        Self::of(call, Way::Reply, inner)
-    }
-
-    fn of(call: &Arc<Call>, way: Way, inner: Body) -> Body {
+    /// Of a request or of a response.
+    pub(super) fn of(call: &Arc<Call>, way: Way, inner: Body) -> Body {
         let owning = Owning::new(call.signing().client());
         let outgoing = Outgoing::new(Arc::clone(call), way);
         Body::new(Self { inner, outgoing, owning, ready: VecDeque::new() })
@@ -116,17 +107,8 @@ pub(crate) struct VerifyingBody {
 }
 
 impl VerifyingBody {
-    /// Of a request.
-    pub(crate) fn request(call: &Arc<Call>, inner: Body) -> Body {
-        Self::of(call, Way::Request, inner)
-    }
-
-    /// Of a response.
-    pub(crate) fn reply(call: &Arc<Call>, inner: Body) -> Body {
-        Self::of(call, Way::Reply, inner)
-    }
-
-    fn of(call: &Arc<Call>, way: Way, inner: Body) -> Body {
+    /// Of a request or of a response.
+    pub(super) fn of(call: &Arc<Call>, way: Way, inner: Body) -> Body {
         let owning = Owning::new(call.signing().client());
         let (call, incoming) = (Arc::clone(call), Incoming::new(Arc::clone(call), way));
         let (came, room, failed) = (Came::default(), None, None);

@@ -115,15 +115,18 @@ fn messages_pass_as_they_were_signed_in_whatever_pieces() {
         let data: Vec<u8> = texts.iter().flat_map(|text| message(text)).collect();
         for piece in [1, 2, 5, 7, 64, 1 << 20] {
             let [caller, server] = two.call(METHOD);
-            let sent = whole(SigningBody::request(&caller, body(&data, piece)));
+            let sent = whole(SigningBody::of(&caller, Way::Request, body(&data, piece)));
             assert_eq!(sent.len() > data.len(), !texts.is_empty());
             for again in [1, 3, 5, 600, 1 << 20] {
                 let server = two.server.called(METHOD);
-                assert_eq!(whole(VerifyingBody::request(&server, body(&sent, again))), data);
+                assert_eq!(
+                    whole(VerifyingBody::of(&server, Way::Request, body(&sent, again))),
+                    data
+                );
             }
-            assert_eq!(whole(VerifyingBody::request(&server, body(&sent, 100))), data);
-            let sent = whole(SigningBody::reply(&server, body(&data, piece)));
-            assert_eq!(whole(VerifyingBody::reply(&caller, body(&sent, 100))), data);
+            assert_eq!(whole(VerifyingBody::of(&server, Way::Request, body(&sent, 100))), data);
+            let sent = whole(SigningBody::of(&server, Way::Reply, body(&data, piece)));
+            assert_eq!(whole(VerifyingBody::of(&caller, Way::Reply, body(&sent, 100))), data);
         }
     }
 }
@@ -134,14 +137,15 @@ fn row_36_altered_messages_are_never_delivered() {
     let two = Two::new();
     let [caller, server] = two.call(METHOD);
     let data = message(b"a message");
-    let sent = whole(SigningBody::request(&caller, body(&data, 100)));
-    assert_eq!(whole(VerifyingBody::request(&server, body(&sent, 100))), data);
+    let sent = whole(SigningBody::of(&caller, Way::Request, body(&data, 100)));
+    assert_eq!(whole(VerifyingBody::of(&server, Way::Request, body(&sent, 100))), data);
     for at in 0..sent.len() {
         let mut changed = sent.clone();
         changed[at] ^= 1 << (at % 8);
         for piece in [13, 1 << 20] {
             let server = two.server.called(METHOD);
-            let (came, ended) = read(VerifyingBody::request(&server, body(&changed, piece)));
+            let (came, ended) =
+                read(VerifyingBody::of(&server, Way::Request, body(&changed, piece)));
             assert_eq!(ended.unwrap_err().code(), Code::Unauthenticated, "byte {at}");
             // One that says that it is longer is passed on in part.
             assert!(!came.starts_with(&data) && delivered(&came) == 0, "byte {at}: {came:?}");
@@ -149,7 +153,7 @@ fn row_36_altered_messages_are_never_delivered() {
     }
     for cut in 1..sent.len() {
         let server = two.server.called(METHOD);
-        let (came, ended) = read(VerifyingBody::request(&server, body(&sent[..cut], 100)));
+        let (came, ended) = read(VerifyingBody::of(&server, Way::Request, body(&sent[..cut], 100)));
         assert_eq!(ended.unwrap_err().code(), Code::Unauthenticated, "cut at {cut}");
         assert_eq!(delivered(&came), 0, "cut at {cut}");
     }
@@ -160,7 +164,7 @@ fn rows_37_and_39_messages_elsewhere_are_never_delivered() {
     let two = Two::new();
     let signed = |call: &Arc<Call>, texts: &[&[u8]]| {
         let data: Vec<u8> = texts.iter().flat_map(|text| message(text)).collect();
-        whole(SigningBody::request(call, body(&data, 1 << 20)))
+        whole(SigningBody::of(call, Way::Request, body(&data, 1 << 20)))
     };
     let [caller, _] = two.call(METHOD);
     let one = signed(&caller, &[b"one"]);
@@ -171,7 +175,7 @@ fn rows_37_and_39_messages_elsewhere_are_never_delivered() {
     let length = u32::from_be_bytes(two_of[at + 1..at + 5].try_into().unwrap()) as usize;
     let (first, second) = two_of.split_at(at + 5 + length);
     let refused = |call: Arc<Call>, sent: &[u8], whole: usize| {
-        let (came, ended) = read(VerifyingBody::request(&call, body(sent, 1 << 20)));
+        let (came, ended) = read(VerifyingBody::of(&call, Way::Request, body(sent, 1 << 20)));
         assert_eq!(ended.unwrap_err().code(), Code::Unauthenticated);
         assert_eq!(delivered(&came), whole);
     };
@@ -187,7 +191,7 @@ fn rows_37_and_39_messages_elsewhere_are_never_delivered() {
     refused(other.called(METHOD), &one, 0);
     let other = Signing::new(servers, [7; 32], "h", &ids()[0], false);
     refused(other.called(METHOD), &one, 0);
-    let (came, ended) = read(VerifyingBody::reply(&caller, body(&one, 1 << 20)));
+    let (came, ended) = read(VerifyingBody::of(&caller, Way::Reply, body(&one, 1 << 20)));
     assert!(ended.is_err() && came.is_empty());
     // By somebody else, and by somebody of another authority.
     let [web, server] = ids();
@@ -207,39 +211,40 @@ fn rows_37_and_39_messages_elsewhere_are_never_delivered() {
 fn a_reply_is_to_the_requests_that_were_made() {
     let two = Two::new();
     let request = |caller: &Arc<Call>, text: &[u8]| {
-        whole(SigningBody::request(caller, body(&message(text), 1 << 20)))
+        whole(SigningBody::of(caller, Way::Request, body(&message(text), 1 << 20)))
     };
     let reply = |server: &Arc<Call>, text: &[u8]| {
-        whole(SigningBody::reply(server, body(&message(text), 1 << 20)))
+        whole(SigningBody::of(server, Way::Reply, body(&message(text), 1 << 20)))
     };
     let [caller, server] = two.call(METHOD);
     let sent = request(&caller, b"ten");
-    whole(VerifyingBody::request(&server, body(&sent, 100)));
+    whole(VerifyingBody::of(&server, Way::Request, body(&sent, 100)));
     let answer = reply(&server, b"yes");
-    assert_eq!(whole(VerifyingBody::reply(&caller, body(&answer, 100))), message(b"yes"));
+    assert_eq!(whole(VerifyingBody::of(&caller, Way::Reply, body(&answer, 100))), message(b"yes"));
     // The same answer to another request of another call, and to the same request of one.
     for text in [b"one", b"ten"] {
         let [caller, _] = two.call(METHOD);
         request(&caller, text);
-        let (came, ended) = read(VerifyingBody::reply(&caller, body(&answer, 100)));
+        let (came, ended) = read(VerifyingBody::of(&caller, Way::Reply, body(&answer, 100)));
         assert!(ended.is_err() && came.is_empty());
     }
     // A service that has taken another request than was made of it, and one that has taken more.
     let [caller, server] = two.call(METHOD);
     let [other, _] = two.call(METHOD);
     request(&caller, b"mine");
-    whole(VerifyingBody::request(&server, body(&request(&other, b"its own"), 100)));
-    let (came, ended) = read(VerifyingBody::reply(&caller, body(&reply(&server, b"yes"), 100)));
+    whole(VerifyingBody::of(&server, Way::Request, body(&request(&other, b"its own"), 100)));
+    let (came, ended) =
+        read(VerifyingBody::of(&caller, Way::Reply, body(&reply(&server, b"yes"), 100)));
     assert!(ended.is_err() && came.is_empty());
     let [caller, _] = two.call(METHOD);
-    let (came, ended) = read(VerifyingBody::reply(&caller, body(&answer, 100)));
+    let (came, ended) = read(VerifyingBody::of(&caller, Way::Reply, body(&answer, 100)));
     let why = ended.unwrap_err();
     assert!(why.message().contains("requests that were not made") && came.is_empty(), "{why}");
     // A service that has read nothing says so, and is believed that.
     let [caller, server] = two.call(METHOD);
     request(&caller, b"not read");
     let early = reply(&server, b"early");
-    assert_eq!(whole(VerifyingBody::reply(&caller, body(&early, 100))), message(b"early"));
+    assert_eq!(whole(VerifyingBody::of(&caller, Way::Reply, body(&early, 100))), message(b"early"));
 }
 
 #[test]
@@ -248,10 +253,11 @@ fn a_certificate_that_is_renewed_is_verified_and_another_is_not() {
     let [web, _] = ids();
     let sent = |two: &Two| {
         let call = two.caller.call(METHOD);
-        whole(SigningBody::request(&call, body(&message(b"one"), 100)))
+        whole(SigningBody::of(&call, Way::Request, body(&message(b"one"), 100)))
     };
-    let taken =
-        |sent: &[u8]| read(VerifyingBody::request(&two.server.called(METHOD), body(sent, 100)));
+    let taken = |sent: &[u8]| {
+        read(VerifyingBody::of(&two.server.called(METHOD), Way::Request, body(sent, 100)))
+    };
     let first = sent(&two);
     taken(&first).1.unwrap();
     let verified = two.server.verified().unwrap();
@@ -273,12 +279,12 @@ fn what_is_no_message_is_not_signed() {
     let two = Two::new();
     for data in [&[2, 0, 0, 0, 0][..], &[64, 0, 0, 0, 0], &[0, 0, 0, 0, 9, 1], &[0, 0]] {
         let call = two.caller.call(METHOD);
-        let (_, ended) = read(SigningBody::request(&call, body(data, 100)));
+        let (_, ended) = read(SigningBody::of(&call, Way::Request, body(data, 100)));
         assert_eq!(ended.unwrap_err().code(), Code::Internal, "{data:?}");
     }
     // What goes wrong before passes as it is.
     let call = two.caller.call(METHOD);
     let failing = Pieces([Ok(message(b"one").into()), Err(Status::aborted("here"))].into());
-    let (came, ended) = read(SigningBody::request(&call, Body::new(failing)));
+    let (came, ended) = read(SigningBody::of(&call, Way::Request, Body::new(failing)));
     assert_eq!((ended.unwrap_err().code(), delivered(&came) > 0), (Code::Aborted, true));
 }

@@ -128,9 +128,7 @@ impl Outgoing {
         }
         Ok(())
     }
-}
 
-impl Outgoing {
     /// That the data may end here.
     ///
     /// # Errors
