@@ -146,15 +146,19 @@ pub struct Levels {
     isolation: &'static str,
     confidentiality: &'static str,
     evidence: &'static str,
+    seal: &'static str,
+    sign: &'static str,
 }
 
 impl From<Security> for Levels {
     fn from(security: Security) -> Self {
-        let Security { isolation, confidentiality, evidence, .. } = security;
+        let Security { isolation, confidentiality, evidence, seal, sign, .. } = security;
         Self {
             isolation: isolation.word(),
             confidentiality: confidentiality.word(),
             evidence: evidence.word(),
+            seal: seal.word(),
+            sign: sign.word(),
         }
     }
 }

@@ -82,7 +82,7 @@ mod seal;
 mod signed;
 
 use seal::Form;
-pub use seal::{AuthorityPlace, Wish};
+pub use seal::{AuthorityPlace, Plain, PlainRoute, Wish};
 use signed::Signers;
 
 /// The principal that covers every process.

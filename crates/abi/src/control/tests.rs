@@ -80,6 +80,7 @@ fn samples() -> Vec<Message> {
         methods: LinkMethods::default(),
         grant: Grant::NONE,
         caller_parcels: ParcelStats::default(),
+        unable: vec![],
     };
     let methods_counted = LinkMethods::new(vec![MethodStats::new("/a.B/C", 9, 1)], 3);
     let server = someone(Some(1), Digest::Observed([1; 32]));
@@ -203,6 +204,7 @@ fn samples() -> Vec<Message> {
             caller: None,
             server: Some(PaceStats::new(1, 2, 3)),
         }),
+        Message::List(ListMessage::Unable { request: 6, link: 4, role: Role::Server }),
         Message::List(ListMessage::Instances { request: 6 }),
         Message::List(ListMessage::Instance { request: 6, row: longest_instance().into() }),
         Message::List(ListMessage::Instance { request: 6, row: plain_instance().into() }),
@@ -316,7 +318,7 @@ fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
     // Three messages are there twice.
     assert_eq!(kinds.len(), samples().len() - 3);
     for (subject, messages) in
-        [(1, 7), (2, 7), (3, 13), (4, 4), (5, 20), (6, 4), (7, 2), (8, 2), (9, 5)]
+        [(1, 7), (2, 7), (3, 13), (4, 4), (5, 21), (6, 4), (7, 2), (8, 2), (9, 5)]
     {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();

@@ -1,6 +1,7 @@
 //! Authorities, and signatures of programs, as a user has them.
 
 mod authority;
+mod plain;
 mod signatures;
 mod up;
 

@@ -124,6 +124,19 @@ impl Client {
                     (observed.caller, observed.server) = (caller, server);
                 }
             }
+            ListMessage::Unable { request, link, role } => {
+                let mut state = lock(&self.state);
+                let row = match state.waiting.get_mut(&request) {
+                    Some(Waiting::Rows(rows, _)) => rows.last_mut(),
+                    Some(Waiting::Observed(links, _)) => links.last_mut().map(|o| &mut o.link),
+                    _ => None,
+                };
+                if let Some(row) = row.filter(|row| row.link == link)
+                    && !row.unable.contains(&role)
+                {
+                    row.unable.push(role);
+                }
+            }
             other => out_of_place(&other.into()),
         }
     }
