@@ -40,6 +40,7 @@ use super::record::{Incoming, Outgoing};
 use super::watch;
 use crate::coordinator::{Client, Own, Service};
 use crate::error::Error;
+use crate::pins::Pins;
 
 /// How long a caller may take for the last message of a handshake.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
@@ -91,6 +92,7 @@ struct With {
     client: Arc<Client>,
     own: Arc<Own>,
     terms: handshake::Terms,
+    pins: Pins,
 }
 
 /// The caller's side.
@@ -135,7 +137,7 @@ impl Calling {
     /// Begins: the first message lies on the caller's ring. None where the link is plain.
     pub(crate) fn begin(
         client: &Arc<Client>,
-        own: Arc<Own>,
+        (own, pins): (Arc<Own>, &Pins),
         (terms, sealing): (&Terms, &Sealing),
         pending: &mut Pending,
     ) -> Result<Self, Error> {
@@ -144,7 +146,7 @@ impl Calling {
         let begin = client.begin_with(&service);
         let (state, message) = Caller::begin(&own.credentials, &agreed, begin, false);
         push(pending.producer(), &message).map_err(|_| Error::Link(LinkError::TimedOut))?;
-        let with = With { client: Arc::clone(client), own, terms: agreed };
+        let with = With { client: Arc::clone(client), own, terms: agreed, pins: pins.clone() };
         Ok(Self { with, service, state: Some(state) })
     }
 }
@@ -153,11 +155,11 @@ impl Serving {
     /// For a link that was offered.
     pub(crate) fn new(
         client: &Arc<Client>,
-        own: Arc<Own>,
+        (own, pins): (Arc<Own>, &Pins),
         (terms, sealing): (&Terms, &Sealing),
     ) -> Result<Self, Error> {
         let terms = agreed(terms, sealing)?;
-        let with = With { client: Arc::clone(client), own, terms };
+        let with = With { client: Arc::clone(client), own, terms, pins: pins.clone() };
         Ok(Self { with, state: None, retried: false })
     }
 }
@@ -170,10 +172,10 @@ pub(crate) trait Side {
 
 impl Side for Calling {
     fn step(&mut self, ends: &mut Ends) -> Result<Option<Channel>, Broken> {
-        let With { client, own, terms } = &self.with;
+        let With { client, own, terms, pins } = &self.with;
         while let Some(message) = take(&mut ends.consumer)? {
             let state = self.state.take().expect("it is there until the handshake is over");
-            match state.answer(&own.credentials, terms, &message, &own.checks())? {
+            match state.answer(&own.credentials, terms, &message, &own.checks(pins.all()))? {
                 Next::Done(channel, last) => {
                     last.map_or(Ok(()), |last| push(&mut ends.producer, &last))?;
                     client.keep_service(self.service.clone(), &channel);
@@ -194,9 +196,9 @@ impl Side for Calling {
 
 impl Side for Serving {
     fn step(&mut self, ends: &mut Ends) -> Result<Option<Channel>, Broken> {
-        let With { client, own, terms } = &self.with;
+        let With { client, own, terms, pins } = &self.with;
         while let Some(message) = take(&mut ends.consumer)? {
-            let checks = own.checks();
+            let checks = own.checks(pins.all());
             if let Some(state) = self.state.take() {
                 let channel = state.finish(terms, &message, &checks)?;
                 client.keep_caller(&channel);

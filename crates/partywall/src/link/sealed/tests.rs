@@ -50,6 +50,7 @@ impl Two {
             client: Arc::new(Client::new(Place::Path(PathBuf::from("/none")))),
             own: Own::certified_by(&authority, id, dns, now),
             terms: terms.clone(),
+            pins: Pins::default(),
         };
         Self { caller: with(&caller, &[]), server: with(&service, &[NAME]) }
     }
@@ -60,6 +61,7 @@ impl Two {
             client: Arc::clone(&with.client),
             own: Arc::clone(&with.own),
             terms: handshake::Terms { channel: [channel; 16], ..with.terms.clone() },
+            pins: Pins::default(),
         };
         let (caller, server) = (with(&self.caller), with(&self.server));
         let service = (ids()[1].to_string(), None, NAME.to_owned());
