@@ -16,6 +16,8 @@
 //! # Ok::<(), partywall::Error>(())
 //! ```
 
+pub(super) mod trace;
+
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,6 +41,7 @@ use super::{Client, Place, Waiting};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::target::TargetError;
+pub use trace::{Crossed, End, Trace, TracedRecord, trace};
 
 /// One row of [`links`].
 pub type LinkInfo = LinkRow;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use partywall_abi::control::{
     Blame, EndMessage, GateMessage, LinkMessage, LinkMethods, LinkStats, ListMessage, Message,
-    PolicyMessage, RegistryMessage, Role, SessionMessage, Terms,
+    PolicyMessage, RegistryMessage, Role, SessionMessage, Terms, TraceMessage,
 };
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
@@ -40,6 +40,10 @@ impl Client {
             Message::Policy(m) => self.take_of_policy(m),
             Message::Memory(m) => self.take_of_memory(&m),
             Message::Trust(m) => self.take_of_trust(m),
+            Message::Trace(TraceMessage::Traced { request, geometry, security }) => {
+                self.take_traced(request, (geometry, security), parts);
+            }
+            Message::Trace(TraceMessage::Over { request }) => self.trace_is_over(request),
             other => out_of_place(&other),
         }
     }
@@ -336,6 +340,7 @@ impl Client {
                     }
                 }
             }
+            Some(Waiting::Trace(tracing)) => tracing.refused(refused()),
             Some(Waiting::Certificate(question)) => self.not_certified(question, refused),
             Some(Waiting::MayCall(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Report(entry)) => {
