@@ -46,6 +46,10 @@
 //!  Certify ------------------>             a certificate for this key
 //!          <----------------- Certified
 //!
+//!  Trace -------------------->             look into a link
+//!          <------------------- Traced     + fds [both outboxes, for reading]
+//!          <--------------------- Over     it is over
+//!
 //!  Switch ------------------->             open or close the gate of a domain
 //!            (the domain gets) Set     and says IsSet
 //!          <------------------ Switched
@@ -72,6 +76,7 @@ mod registry;
 mod session;
 mod setup;
 mod terms;
+mod trace;
 mod trust;
 
 pub use end::EndMessage;
@@ -88,6 +93,7 @@ pub use registry::RegistryMessage;
 pub use session::SessionMessage;
 pub use setup::Setup;
 pub use terms::{Blame, Role, Sealing, Terms, Token};
+pub use trace::TraceMessage;
 pub use trust::{Root, TrustMessage};
 
 /// Both sides of the control conversation.
@@ -112,6 +118,8 @@ pub enum Message {
     Memory(MemoryMessage),
     /// Certificates.
     Trust(TrustMessage),
+    /// Links that an operator looks into.
+    Trace(TraceMessage),
 }
 
 impl Message {
@@ -131,6 +139,7 @@ impl Message {
             Self::Policy(m) => m.put(w),
             Self::Memory(m) => m.put(w),
             Self::Trust(m) => m.put(w),
+            Self::Trace(m) => m.put(w),
         }
         out
     }
@@ -164,6 +173,7 @@ impl Message {
             policy::KINDS => PolicyMessage::take(kind, request, r).map(Self::Policy),
             memory::KINDS => MemoryMessage::take(kind, request, r).map(Self::Memory),
             trust::KINDS => TrustMessage::take(kind, request, r).map(Self::Trust),
+            trace::KINDS => TraceMessage::take(kind, request, r).map(Self::Trace),
             _ => Err(unknown(kind)),
         }?;
         reader.end()?;
@@ -191,6 +201,7 @@ joins! {
     Policy(PolicyMessage),
     Memory(MemoryMessage),
     Trust(TrustMessage),
+    Trace(TraceMessage),
 }
 
 /// Begins a message.

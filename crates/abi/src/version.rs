@@ -109,6 +109,8 @@ impl Capabilities {
     /// A process has its key certified, and seals the records of a link whose terms have it so; a coordinator
     /// certifies keys.
     pub const SEAL: Self = Self(16384);
+    /// A coordinator lets operators look into links, and who has asked is told of their end.
+    pub const TRACE: Self = Self(32768);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -123,10 +125,11 @@ impl Capabilities {
             | Self::ORIGINS.0
             | Self::MEMORY.0
             | Self::ATTACHMENTS.0
-            | Self::SEAL.0,
+            | Self::SEAL.0
+            | Self::TRACE.0,
     );
 
-    const NAMES: [(Self, &'static str); 13] = [
+    const NAMES: [(Self, &'static str); 14] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
@@ -140,6 +143,7 @@ impl Capabilities {
         (Self::MEMORY, "memory"),
         (Self::ATTACHMENTS, "attachments"),
         (Self::SEAL, "seal"),
+        (Self::TRACE, "trace"),
     ];
 
     /// These bits, whether they have names or not.
@@ -230,15 +234,15 @@ mod tests {
 
     #[test]
     fn capabilities_have_names_and_unknown_ones_no_effect() {
-        let newer = Capabilities::from_bits(0x8001);
-        assert_eq!(newer.to_string(), "room, 0x8000");
+        let newer = Capabilities::from_bits(0x1_0001);
+        assert_eq!(newer.to_string(), "room, 0x10000");
         assert_eq!(alloc::format!("{:?}", Capabilities::NONE), "Capabilities(none)");
         assert_eq!(newer.common(Capabilities::OWN), Capabilities::ROOM);
         assert!(newer.contains(Capabilities::ROOM) && newer.contains(Capabilities::NONE));
         assert!(!Capabilities::NONE.contains(Capabilities::ROOM));
-        assert_eq!(newer.without(Capabilities::OWN), Capabilities::from_bits(0x8000));
+        assert_eq!(newer.without(Capabilities::OWN), Capabilities::from_bits(0x1_0000));
         assert_eq!(Capabilities::ROOM.to_string(), "room");
         let own = Capabilities::OWN.to_string();
-        assert!(own.ends_with(", attachments, seal"), "each of its own has a name: {own}");
+        assert!(own.ends_with(", seal, trace"), "each of its own has a name: {own}");
     }
 }

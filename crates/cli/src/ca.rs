@@ -36,7 +36,7 @@ use partywall_coordinator::place::Kind;
 use partywall_coordinator::trust::{
     CERTIFICATES, Clock, DOMAIN, KEY, NEXT, TRUSTED, Trust, read, trusted_files,
 };
-use partywall_trust::{Authority, AuthorityError, CertificateError, Described, TrustDomain};
+use partywall_trust::{Authority, AuthorityError, CertificateError, Described, Pin, TrustDomain};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::files::{self, Over};
@@ -147,8 +147,10 @@ impl Init {
         let shown = self.directory.display();
         Ok(format!(
             "{shown}: the authority of trust domain `{domain}`, which holds until {until}\n\
+             pin: {pin}\n\
              next: name it in the policy, and start the coordinator\n\
              \x20 [authority]\n  domain = \"{domain}\"\n  directory = \"{absolute}\"\n",
+            pin = Pin::of_certificate(authority.root())?,
             domain = authority.domain(),
             until = files::date(authority.not_after()),
             absolute = std::path::absolute(&self.directory)?.display()
@@ -259,9 +261,11 @@ fn shown(what: &str, certificate: &Described, file: Option<&PathBuf>) -> String 
     let file =
         file.map(|file| format!("\n  file           {}", file.display())).unwrap_or_default();
     format!(
-        "{what:<16} {subject}{file}\n  SHA-256        {print}\n  holds          {from} to {until}\n",
+        "{what:<16} {subject}{file}\n  SHA-256        {print}\n  pin            {pin}\n  holds          {from} to \
+         {until}\n",
         subject = certificate.subject,
         print = certificate.fingerprint(),
+        pin = certificate.pin,
         from = files::date(certificate.not_before),
         until = files::date(certificate.not_after),
     )

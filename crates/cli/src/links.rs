@@ -15,7 +15,7 @@ use partywall::operator::LinkInfo;
 use crate::socket::Socket;
 use crate::terminal::printable;
 use json::Row;
-pub(crate) use table::{aligned, bytes, fit, table};
+pub(crate) use table::{aligned, bytes, fit, principals, table};
 
 /// What the columns and fields are; a part of the help.
 pub(crate) const HELP: &str = "\
@@ -40,6 +40,7 @@ With --wide also:
                  well), open (whoever is on the network's path)
   EVIDENCE       how the two ends are known, the weaker of the two: started (from a sealed copy),
                  observed (running, by the kernel's word), none
+  SEAL           whether what passes is encrypted with keys that the two ends alone have: sealed, off
   REQUESTS       bytes that the server received;  REPLIES: that it sent
   DESCRIPTORS    most descriptors that may cross beside one message, and whether leases (memory that both
                  ends write) may be among them; - where none may
@@ -62,7 +63,7 @@ With `watch NAME`, at each look:
   fields of server), links (the fields below, and caller_pace and server_pace: calls_per_second, mean_ns)
 
 With --json a line is an object. The fields stay; others may join them:
-  link, name, via, url, security (isolation, confidentiality, evidence), open, calls, failed,
+  link, name, via, url, security (isolation, confidentiality, evidence, seal, sign), open, calls, failed,
   denied, request_bytes, reply_bytes, visits, forwards, inside_ns, methods (path, native, ordinary),
   more_methods (a number), descriptors (0 where none may cross), leases (true where these may be among
   them), caller_parcels and server_parcels (what that end says it has sent: parcels, bytes; null where no

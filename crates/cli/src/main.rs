@@ -22,6 +22,7 @@ mod receipt;
 mod sign;
 mod socket;
 mod terminal;
+mod trace;
 mod up;
 
 use std::error::Error;
@@ -138,6 +139,9 @@ enum Command {
     /// Show the links again and again: the table on a terminal, else each change.
     #[command(after_help = links::HELP)]
     Watch(links::Watch),
+    /// Show what crosses a link, record by record: of a sealed one what is encrypted.
+    #[command(after_help = trace::HELP)]
+    Trace(trace::Arguments),
     /// Show the services of an `up`, and the processes at the ends of links.
     #[command(after_help = ps::HELP)]
     Ps(ps::Arguments),
@@ -201,6 +205,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Links(arguments) => links::run(&arguments),
         Command::Watch(arguments) => links::watch(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Ps(arguments) => ps::run(&arguments),
         Command::Domain { order } => domain::run(&order),
         Command::Fn { order } => functions::run(&order),

@@ -1,5 +1,7 @@
 //! `partywall policy`: checking a policy, asking what it says, having it read again.
 
+mod plain;
+
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,9 +20,15 @@ use crate::socket::Socket;
 #[derive(Subcommand)]
 pub(crate) enum Order {
     /// Check a policy file; the coordinator takes what this takes.
+    ///
+    /// Routes that `seal = "required"` would refuse are listed, and with --socket the open links as well. The
+    /// exit status is that of the file alone.
     Check {
         /// The file.
         file: PathBuf,
+        /// The coordinator whose open links are looked at; none unless given.
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
     },
     /// Say whether a caller may call a method, and why. The exit status is 0 if it may, 1 if not.
     Explain {
@@ -44,9 +52,17 @@ pub(crate) enum Order {
 /// Does it, and says what came of it.
 pub(crate) fn run(order: &Order) -> Result<ExitCode, Box<dyn Error>> {
     match order {
-        Order::Check { file } => {
+        Order::Check { file, socket } => {
             let policy = Policy::load(file)?;
-            crate::say(&checked(file, &policy))?;
+            let mut text = checked(file, &policy);
+            if let Some(socket) = socket {
+                let plain = Socket::at(socket).ask(partywall::operator::plain_links);
+                text.push_str(&match plain {
+                    Ok(plain) => plain::links(&policy, &plain),
+                    Err(error) => format!("note: open links are not known: {error}\n"),
+                });
+            }
+            crate::say(&text)?;
             Ok(ExitCode::SUCCESS)
         }
         Order::Explain { policy, caller, service, method } => {
@@ -75,6 +91,7 @@ fn checked(file: &Path, policy: &Policy) -> String {
              among them: that is what uid 65534 means (user_namespaces(7))"
         );
     }
+    text.push_str(&plain::routes(policy));
     text
 }
 

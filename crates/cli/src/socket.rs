@@ -30,6 +30,11 @@ enum From {
 }
 
 impl Socket {
+    /// The one at this path.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { socket: Some(path.into()) }
+    }
+
     /// Asks the coordinator; an error says which socket was asked, why that one and what to do.
     pub(crate) fn ask<T>(
         &self,

@@ -88,6 +88,22 @@ pub enum Event {
         #[serde(flatten)]
         grant: Granted,
     },
+    /// An operator looks into a link.
+    Traced {
+        /// Who.
+        #[serde(flatten)]
+        by: By,
+        /// The link's number.
+        link: u64,
+        /// The name that was asked for.
+        name: String,
+        /// Who calls.
+        caller: Option<Who>,
+        /// Who serves.
+        server: Option<Who>,
+        /// What protects it: of a sealed link nothing can be read but lengths, kinds and streams.
+        security: Levels,
+    },
     /// Descriptors may cross on a link that was open before.
     Granted {
         /// Who calls.
@@ -164,15 +180,19 @@ pub struct Levels {
     isolation: &'static str,
     confidentiality: &'static str,
     evidence: &'static str,
+    seal: &'static str,
+    sign: &'static str,
 }
 
 impl From<Security> for Levels {
     fn from(security: Security) -> Self {
-        let Security { isolation, confidentiality, evidence, .. } = security;
+        let Security { isolation, confidentiality, evidence, seal, sign, .. } = security;
         Self {
             isolation: isolation.word(),
             confidentiality: confidentiality.word(),
             evidence: evidence.word(),
+            seal: seal.word(),
+            sign: sign.word(),
         }
     }
 }
@@ -283,6 +303,17 @@ impl Event {
         Self::Introduced { link, name, caller, server, security, grant }
     }
 
+    pub(crate) fn traced(
+        (by, account): (&Identity, &Account),
+        (link, name): (u64, &ServiceName),
+        ends: [Option<&Identity>; 2],
+        security: Security,
+    ) -> Self {
+        let [caller, server] = ends.map(|end| end.map(Who::new));
+        let (by, name, security) = (By::new(by, account), name.as_str().into(), security.into());
+        Self::Traced { by, link, name, caller, server, security }
+    }
+
     pub(crate) fn granted(
         link: u64,
         name: &ServiceName,
@@ -348,7 +379,8 @@ impl Event {
                 Some(said_by.as_ref().unwrap_or(&by.account).clone())
             }
             Self::Introduced { caller, .. } => Some(caller.account.clone()),
-            Self::Reloaded { .. } | Self::NotReloaded { .. } => None,
+            // That somebody has looked into a link is never left out.
+            Self::Traced { .. } | Self::Reloaded { .. } | Self::NotReloaded { .. } => None,
         }
     }
 }

@@ -50,6 +50,7 @@ use crate::trust::Trust;
 mod admission;
 mod log;
 mod reading;
+mod traces;
 
 use admission::{Listener, random, turn_away};
 use log::Waiting;
@@ -536,6 +537,7 @@ impl EventLoop {
                 }
                 Err(why) => self.state.not_granted(link, &why),
             },
+            Effect::Trace { link, to, message } => self.trace(link, to, &message),
             Effect::Over { link, said } => {
                 if let Some(telemetry) = &mut self.telemetry {
                     telemetry.over(link);

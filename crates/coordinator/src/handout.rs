@@ -20,6 +20,8 @@
 //!                       more and is held for reading
 //! ```
 //!
+//! An operator who looks into a link has descriptors for reading as well, and is then taken for an end.
+//!
 //! A process of the coordinator's own user can open its outbox for reading through /proc, and is
 //! then taken for its peer.
 
@@ -137,6 +139,14 @@ impl Memories {
         memory.servers.whole(g).map_err(of(Role::Caller))?;
         let parts = memory.parts.take().ok_or_else(|| ours(GONE))?;
         Ok(vec![Part::Memory(parts.to_server)])
+    }
+
+    /// Both outboxes for reading, the caller's first, for an operator who looks into the link.
+    pub(crate) fn for_operator(&self, link: u64) -> Result<Vec<Part>, String> {
+        let memory = self.links.get(&link).ok_or(GONE)?;
+        let again = |kept: &Kept| kept.again().map(Part::Memory);
+        let both = [&memory.callers, &memory.servers].into_iter().map(again);
+        both.collect::<Result<_, _>>().map_err(|e| format!("no memory of link {link}: {e}"))
     }
 
     /// A link is over for the ends that have `said` so, the caller and the server. False when there

@@ -82,7 +82,7 @@ mod read;
 mod seal;
 mod signed;
 
-pub use seal::{AuthorityPlace, Wish};
+pub use seal::{AuthorityPlace, Plain, PlainRoute, Wish};
 use seal::{Form, SignWish};
 use signed::Signers;
 

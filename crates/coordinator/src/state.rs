@@ -6,6 +6,7 @@
 //! registration name -> connection; gone with its connection, at once
 //! watch        due, when the count has changed --> told, when its connection has room
 //! link         see `links`; after a restart of the coordinator, `reports`
+//! tracing      an operator has a link's memory --> the link is over: told
 //! switch       the domains of a name are told -> all have answered, or time is up -> the answer
 //! list         of links: counting (the servers are asked) --> telling, a batch of rows each time
 //!              that the asker's connection has room --> done; of instances: telling --> done
@@ -43,6 +44,7 @@ mod names;
 mod reload;
 mod reports;
 mod switch;
+mod trace;
 mod trust;
 
 use links::{Link, Places, Question};
@@ -115,6 +117,15 @@ pub enum Effect {
         link: u64,
         /// The caller and the server, and what they are told.
         to: [(Conn, Message); 2],
+    },
+    /// Send an operator the memory of a link for reading, with this message, or tell [`State::not_traced`].
+    Trace {
+        /// The link's number.
+        link: u64,
+        /// The operator, and the number of its question.
+        to: (Conn, u32),
+        /// What it is told.
+        message: Message,
     },
     /// A link is over for one end or both: look from now on who holds its memory still, and tell
     /// [`State::let_go`] of each that does not, and [`State::holds`] of one that does after all.
@@ -243,6 +254,7 @@ pub struct State {
     newly_due: Vec<Conn>,
     listings: Vec<Listing>,
     switches: Vec<switch::Switch>,
+    tracings: Vec<trace::Tracing>,
     next_conn: Conn,
     next_registration: u64,
     next_link: u64,
@@ -282,6 +294,7 @@ impl State {
             newly_due: Vec::new(),
             listings: Vec::new(),
             switches: Vec::new(),
+            tracings: Vec::new(),
             next_conn: 1,
             next_registration: 1,
             next_link: 1,
@@ -398,6 +411,7 @@ impl State {
         }
         self.finish_counting(None);
         self.switch_lost(conn);
+        self.trace_lost(conn);
         self.hungry.want(now);
     }
 
@@ -415,6 +429,7 @@ impl State {
             Message::Policy(m) => self.policy_message(conn, &m),
             Message::Memory(m) => self.memory_message(conn, m),
             Message::Trust(m) => self.trust_message(conn, m),
+            Message::Trace(m) => self.trace_message(conn, m),
             // Of itself it can say that: it could give away as well what it has.
             Message::Session(SessionMessage::Hardened) => self.connection(conn).hardened = true,
             _ => self.breaks_rule(conn),

@@ -90,6 +90,7 @@ impl Telemetry {
             Event::Registered { .. } => ("registered", ""),
             Event::Introduced { server: Some(_), .. } => ("introduced", "link"),
             Event::Introduced { server: None, .. } => ("introduced", "redirect"),
+            Event::Traced { .. } => ("traced", ""),
             Event::Granted { .. } => ("granted", ""),
             Event::Denied { what, .. } => ("denied", *what),
             Event::Revoked { .. } => ("revoked", ""),

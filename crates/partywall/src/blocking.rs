@@ -46,6 +46,7 @@ use crate::link::sealed::{self, Calling, LinkEnd};
 use crate::link::wake::gate::Gate;
 use crate::link::{broken, caller};
 use crate::peer::Peer;
+use crate::pins::Pins;
 use crate::status;
 use crate::telemetry;
 use crate::time;
@@ -197,7 +198,7 @@ impl Channel {
         let client = coordinator::get(&self.place, within)?;
         let left = deadline.saturating_duration_since(Instant::now());
         match client.connect(&self.name)?.blocking(left)? {
-            Connected::Link(linked) => Self::opened(*linked, deadline),
+            Connected::Link(linked) => Self::opened(*linked, &self.endpoint.pins, deadline),
             Connected::Redirect { url, .. } => {
                 Err(Error::no_ring(self.name.to_string(), &format!("at {url}")))
             }
@@ -205,7 +206,8 @@ impl Channel {
     }
 
     /// Opens the link that the coordinator has introduced.
-    fn opened(linked: Linked, deadline: Instant) -> Result<Open, Error> {
+    fn opened(linked: Linked, pins: &Pins, deadline: Instant) -> Result<Open, Error> {
+        pins.may_open(&linked.terms, linked.tracked.name())?;
         let Terms { link: number, security: reported, capabilities, .. } = linked.terms;
         let peer = linked.terms.peer.clone();
         let (terms, client) = (linked.terms.clone(), Arc::clone(linked.tracked.client()));
@@ -213,8 +215,9 @@ impl Channel {
         let own = terms.sealing.as_ref().map(|_| client.certified_here(left())).transpose()?;
         let (mut pending, tracked) = caller::fill(linked)?;
         let sealing = terms.sealing.as_ref().zip(own);
-        let side = sealing
-            .map(|(sealing, own)| Calling::begin(&client, own, (&terms, sealing), &mut pending));
+        let side = sealing.map(|(sealing, own)| {
+            Calling::begin(&client, (own, pins), (&terms, sealing), &mut pending)
+        });
         let side = side.transpose()?;
         let opening: Arc<dyn End> = Arc::new(Opening::of(&pending)?);
         tracked.attach(Arc::downgrade(&opening));

@@ -58,6 +58,7 @@ pub(crate) use certificates::{Own, Service};
 use conversation::{Conversation, OUTGOING};
 use links::Entry;
 pub(crate) use links::{Connected, End, Linked, Offer, Tracked};
+use operator::trace::Tracing;
 use operator::{Observed, Reloaded};
 pub(crate) use place::Place;
 pub(crate) use receipts::Room;
@@ -129,6 +130,7 @@ enum Waiting {
     Reload(oneshot::Sender<Result<Reloaded, Error>>),
     Memory(MemoryQuestion),
     Certificate(CertificateQuestion),
+    Trace(Tracing),
     #[cfg_attr(not(feature = "http2"), expect(dead_code, reason = "nobody asks"))]
     MayCall(oneshot::Sender<Result<MethodSet, Error>>),
     Receipts(Vec<(Vec<u8>, Permit)>),

@@ -114,6 +114,12 @@ pub enum Error {
         /// Why.
         text: String,
     },
+    /// No key of the other end, or of who has signed its certificate, is pinned
+    /// ([`Endpoint::pin`](crate::Endpoint::pin), [`Server::pin`](crate::Server::pin)), or it proves none.
+    NotPinned {
+        /// Who it is, and what was found.
+        text: String,
+    },
     /// Nothing answers at an address, or what answers speaks no HTTP/2.
     Http2(Box<dyn std::error::Error + Send + Sync>),
     /// A path cannot be listened at.
@@ -218,6 +224,11 @@ impl fmt::Display for Error {
                 f,
                 "link: {text}; remedy: see that both ends are of one coordinator, and their clocks and \
                  certificates are right (`partywall links --wide`)"
+            ),
+            Self::NotPinned { text } => write!(
+                f,
+                "{text}; remedy: find out who stands there (`partywall links --wide`, `partywall ca show`), and pin \
+                 its key if it is who it should be"
             ),
             Self::Link(error) => write!(f, "link: {error}; remedy: {}", of_link(error)),
             Self::Http2(error) => write!(
@@ -351,7 +362,7 @@ impl Error {
     pub fn code(&self) -> Code {
         match self {
             Self::Target(_) | Self::Setting { .. } => Code::InvalidArgument,
-            Self::WrongCoordinator { .. } => Code::Unauthenticated,
+            Self::WrongCoordinator { .. } | Self::NotPinned { .. } => Code::Unauthenticated,
             Self::Denied { .. } => Code::PermissionDenied,
             Self::QuotaExceeded { .. } => Code::ResourceExhausted,
             Self::NoRing { .. } => Code::FailedPrecondition,
@@ -388,7 +399,8 @@ impl Error {
             | Self::Protocol(_)
             | Self::Refused { .. } => Blame::Coordinator,
             Self::Denied { .. } | Self::QuotaExceeded { .. } => Blame::Policy,
-            Self::NotServed { .. } | Self::NotTaken { .. } | Self::NotSealed { .. } => Blame::Peer,
+            Self::NotServed { .. } | Self::NotTaken { .. } => Blame::Peer,
+            Self::NotSealed { .. } | Self::NotPinned { .. } => Blame::Peer,
             // It is the server that does not open it.
             Self::Link(LinkError::TimedOut) => Blame::Peer,
             Self::Link(error) => error.blame().into(),
@@ -529,6 +541,12 @@ mod tests {
                 Code::Unavailable,
                 Blame::ThisProcess,
                 "`ulimit -n`",
+            ),
+            (
+                Error::NotPinned { text: text() },
+                Code::Unauthenticated,
+                Blame::Peer,
+                "`partywall ca show`",
             ),
             (http2(), Code::Unavailable, Blame::Network, "`--wait` of `partywall call`"),
             (

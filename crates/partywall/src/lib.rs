@@ -123,6 +123,7 @@ mod lock;
 mod on_a_thread;
 pub mod parcel;
 mod peer;
+mod pins;
 mod server;
 mod status;
 #[doc(hidden)]
@@ -150,6 +151,7 @@ pub use partywall_abi::security::{
 pub use partywall_shm::address::AddressError;
 pub use partywall_shm::link::LinkError;
 pub use partywall_shm::listen::ListenError;
+pub use partywall_trust::{Pin, PinError};
 pub use peer::{Deadline, Peer, security_of, spiffe_id_of};
 pub use server::{Addresses, Bound, GrpcServer, Router, Routes, RoutesFuture, Server, Serving};
 pub use target::{Target, TargetError};

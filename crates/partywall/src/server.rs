@@ -237,6 +237,7 @@ impl<L> Router<L> {
     {
         let served = self.served().0;
         served.check()?;
+        served.options.pins.need_proof("a link in one process is plain")?;
         in_process::channel(&served)
     }
 

@@ -32,6 +32,7 @@ use rustls::{
 };
 
 use crate::coordinator::Own;
+use crate::pins::Pins;
 
 /// HTTP/2, in ALPN (RFC 7301).
 const H2: &[u8] = b"h2";
@@ -41,11 +42,37 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::clone(PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider())))
 }
 
+/// Why a certificate is refused: no key of it is pinned. It is what an error of a connection has in it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unpinned(String);
+
+impl Unpinned {
+    /// It, if it is why a connection was not made.
+    pub(crate) fn of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
+        error.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
+    }
+
+    /// The error of a connection to this address.
+    pub(crate) fn at(&self, url: &str) -> io::Error {
+        Self(format!("{url}: {self}")).into()
+    }
+}
+
+impl From<Unpinned> for io::Error {
+    fn from(unpinned: Unpinned) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, unpinned)
+    }
+}
+
 /// Verifies the certificate of the other end.
 struct Verifier {
     own: Arc<Own>,
+    pins: Pins,
     /// What it is to be for; none of a client's.
     name: Option<String>,
+    /// Why the certificate was refused, if that is for its keys.
+    unpinned: OnceLock<Unpinned>,
 }
 
 impl fmt::Debug for Verifier {
@@ -61,6 +88,10 @@ fn refused(why: &dyn fmt::Display) -> Error {
 }
 
 impl Verifier {
+    fn new((own, pins): (Arc<Own>, Pins), name: Option<String>) -> Arc<Self> {
+        Arc::new(Self { own, pins, name, unpinned: OnceLock::new() })
+    }
+
     fn verify(
         &self,
         leaf: &CertificateDer<'_>,
@@ -68,8 +99,12 @@ impl Verifier {
     ) -> Result<Certified, Error> {
         let chain = std::iter::once(leaf).chain(above).map(|der| der.to_vec()).collect();
         let chain = Chain::new(chain).map_err(|why| refused(&why))?;
-        let checks = self.own.checks();
+        let checks = self.own.checks(self.pins.all());
         let certified = checks.roots.verify(&chain, checks.now).map_err(|why| refused(&why))?;
+        certified.is_pinned(checks.pins).map_err(|why| {
+            let _first = self.unpinned.set(Unpinned(why.to_string()));
+            refused(&why)
+        })?;
         match &self.name {
             Some(name) if !certified.dns.contains(name) => Err(refused(&format_args!(
                 "the certificate of {} is not for `{name}`, but for {}",
@@ -180,9 +215,10 @@ fn identity(own: &Own) -> (Vec<CertificateDer<'static>>, PrivatePkcs8KeyDer<'sta
     (chain, PrivatePkcs8KeyDer::from(credentials.signer().to_der().to_vec()))
 }
 
-/// Makes a connection secret, and verifies that who answers is certified for this name.
+/// Makes a connection secret, and verifies that who answers is certified for this name, by a key that is
+/// pinned if there are pins: else the error is [`Unpinned`].
 pub(crate) async fn connect<S>(
-    own: Arc<Own>,
+    (own, pins): (Arc<Own>, Pins),
     name: &str,
     stream: S,
 ) -> io::Result<client::TlsStream<S>>
@@ -190,30 +226,31 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (chain, key) = identity(&own);
-    let verifier = Arc::new(Verifier { own, name: Some(name.to_owned()) });
+    let verifier = Verifier::new((own, pins), Some(name.to_owned()));
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])
         .map_err(io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(verifier)
+        .with_custom_certificate_verifier(Arc::clone(&verifier) as _)
         .with_client_auth_cert(chain, key.into());
     let mut config = config.map_err(io::Error::other)?;
     config.alpn_protocols = vec![H2.to_vec()];
     // Who is asked for is no host's name: the verifier knows it.
     let server = ServerName::try_from("localhost").expect("that is a name");
-    TlsConnector::from(Arc::new(config)).connect(server, stream).await
+    let connected = TlsConnector::from(Arc::new(config)).connect(server, stream).await;
+    connected.map_err(|why| verifier.unpinned.get().cloned().map_or(why, io::Error::from))
 }
 
 /// Takes in a connection, and says whom its certificate is for.
 pub(crate) async fn accept<S>(
-    own: Arc<Own>,
+    (own, pins): (Arc<Own>, Pins),
     stream: S,
 ) -> io::Result<(server::TlsStream<S>, Certified)>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let (chain, key) = identity(&own);
-    let verifier = Arc::new(Verifier { own, name: None });
+    let verifier = Verifier::new((own, pins), None);
     let config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])
         .map_err(io::Error::other)?

@@ -14,6 +14,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::fs::{Mode, OFlags};
+
 /// From fcntl(2); not in the libc crate for this target.
 const F_SETSIG: libc::c_int = 10;
 
@@ -37,6 +39,16 @@ impl Kept {
         // SAFETY: F_SETSIG takes an int and touches nothing of this process but the signal's number.
         let _ = unsafe { libc::fcntl(reader.as_raw_fd(), F_SETSIG, libc::SIGURG) };
         Self(reader)
+    }
+
+    /// Another descriptor of it, for reading, as a file of its own.
+    ///
+    /// # Errors
+    /// What open(2) of it in /proc says.
+    pub fn again(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(path, flags, Mode::empty())?)
     }
 
     /// Who holds it now. Three system calls at most.

@@ -15,6 +15,8 @@ pub mod death;
 pub mod descriptors;
 pub mod failpoint;
 #[cfg(not(loom))]
+pub mod follow;
+#[cfg(not(loom))]
 pub mod fork;
 pub mod region;
 pub mod ring;

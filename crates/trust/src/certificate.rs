@@ -14,6 +14,7 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use crate::id::{Id, TrustDomain};
 use crate::key::{PublicKey, written};
+use crate::pin::{Pin, listed};
 
 /// The most certificates of a chain.
 pub const CHAIN: usize = 6;
@@ -66,6 +67,17 @@ pub enum CertificateError {
         /// Whose it says that it is.
         id: String,
     },
+    /// Its key is none of those that are pinned, and neither is that of anyone who has signed it.
+    #[error(
+        "no key of the certificate of {id} is pinned: of it, and of who has signed it up to the root, there are \
+         {found}"
+    )]
+    NotPinned {
+        /// Whose certificate it is.
+        id: String,
+        /// The pins of its keys.
+        found: String,
+    },
     /// It is a chain of too many, or of none, or a too long one.
     #[error(
         "a chain has 1 to {CHAIN} certificates of at most {CERTIFICATE_BYTES} bytes, and at most {CHAIN_BYTES} \
@@ -107,6 +119,18 @@ impl Chain {
     }
 }
 
+impl Pin {
+    /// Of the key of a certificate in DER.
+    ///
+    /// # Errors
+    /// [`CertificateError::Malformed`].
+    pub fn of_certificate(der: &[u8]) -> Result<Self, CertificateError> {
+        let malformed = |e: &dyn std::fmt::Display| CertificateError::Malformed(e.to_string());
+        let (_, x509) = X509Certificate::from_der(der).map_err(|e| malformed(&e))?;
+        Ok(Self::of_key(x509.public_key().raw))
+    }
+}
+
 /// Certificates in PEM, as DER.
 pub(crate) fn from_pem(text: &str) -> Result<Vec<Vec<u8>>, CertificateError> {
     let bad = |e: pem::PemError| CertificateError::Malformed(e.to_string());
@@ -127,6 +151,7 @@ struct Root {
     der: Vec<u8>,
     anchor: TrustAnchor<'static>,
     not_after: SystemTime,
+    pin: Pin,
 }
 
 impl Roots {
@@ -148,10 +173,11 @@ impl Roots {
             return Err(bad(&"it is none of an authority, and cannot be a root"));
         }
         let not_after = time_of(x509.validity().not_after.timestamp());
+        let pin = Pin::of_key(x509.public_key().raw);
         let certificate = CertificateDer::from(der);
         let anchor = webpki::anchor_from_trusted_cert(&certificate).map_err(|e| bad(&e))?;
         let (domain, anchor) = (domain.clone(), anchor.to_owned());
-        self.all.push(Root { domain, der: der.to_vec(), anchor, not_after });
+        self.all.push(Root { domain, der: der.to_vec(), anchor, not_after, pin });
         Ok(())
     }
 
@@ -183,7 +209,7 @@ impl Roots {
     /// # Errors
     /// [`CertificateError`], the same for the same chain and time.
     pub fn verify(&self, chain: &Chain, now: SystemTime) -> Result<Certified, CertificateError> {
-        let certified = Certified::read(&chain.0[0])?;
+        let mut certified = Certified::read(&chain.0[0])?;
         let id = || certified.id.to_string();
         // Said as it is, not as one of the reasons why no path was found.
         certified.holds(now)?;
@@ -209,10 +235,16 @@ impl Roots {
         let at = UnixTime::since_unix_epoch(since);
         let algorithms =
             [webpki::aws_lc_rs::ECDSA_P256_SHA256, webpki::aws_lc_rs::ECDSA_P384_SHA384];
-        for usage in [KeyUsage::client_auth(), KeyUsage::server_auth()] {
-            end.verify_for_usage(&algorithms, &anchors, &above, at, usage, None, None)
-                .map_err(untrusted)?;
-        }
+        let verify = |usage| {
+            let path = end.verify_for_usage(&algorithms, &anchors, &above, at, usage, None, None);
+            path.map_err(untrusted)
+        };
+        verify(KeyUsage::client_auth())?;
+        let path = verify(KeyUsage::server_auth())?;
+        let above = path.intermediate_certificates().map(|c| c.subject_public_key_info());
+        let above: Vec<_> = above.map(|key| Pin::of_key(&key)).collect();
+        let root = self.all.iter().find(|root| own(root) && root.anchor == *path.anchor());
+        certified.keys.extend(above.into_iter().chain(root.map(|root| root.pin)));
         Ok(certified)
     }
 }
@@ -235,9 +267,22 @@ pub struct Certified {
     pub not_before: SystemTime,
     /// Until when.
     pub not_after: SystemTime,
+    /// Its key, and of a certificate that was verified those of who has signed it, the root's the last.
+    pub keys: Vec<Pin>,
 }
 
 impl Certified {
+    /// That one of these pins is among its keys, where there are any pins.
+    ///
+    /// # Errors
+    /// [`CertificateError::NotPinned`].
+    pub fn is_pinned(&self, pins: &[Pin]) -> Result<(), CertificateError> {
+        if pins.is_empty() || self.keys.iter().any(|key| pins.contains(key)) {
+            return Ok(());
+        }
+        Err(CertificateError::NotPinned { id: self.id.to_string(), found: listed(&self.keys) })
+    }
+
     /// That it is not over.
     pub(crate) fn holds(&self, now: SystemTime) -> Result<(), CertificateError> {
         match past(self.not_after, now) {
@@ -289,6 +334,7 @@ impl Certified {
             key,
             not_before: time_of(before.timestamp()),
             not_after: time_of(after.timestamp()),
+            keys: vec![Pin::of_key(x509.public_key().raw)],
         })
     }
 }

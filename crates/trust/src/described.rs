@@ -8,6 +8,7 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 use crate::certificate::{CertificateError, from_pem, time_of};
 use crate::id::{TrustDomain, shown};
 use crate::key::{hex, written};
+use crate::pin::Pin;
 
 /// A certificate as it describes itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Described {
     pub not_before: SystemTime,
     /// Until when.
     pub not_after: SystemTime,
+    /// What its key is pinned by.
+    pub pin: Pin,
     /// The trust domain whose authority it is, if it says so: by its only URI.
     pub domain: Option<TrustDomain>,
 }
@@ -50,6 +53,7 @@ impl Described {
             issuer: shown(&x509.issuer().to_string()),
             not_before: time_of(x509.validity().not_before.timestamp()),
             not_after: time_of(x509.validity().not_after.timestamp()),
+            pin: Pin::of_key(x509.public_key().raw),
             domain: domain.and_then(|name| TrustDomain::new(name.trim_end_matches('/')).ok()),
         })
     }

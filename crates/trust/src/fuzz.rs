@@ -52,7 +52,7 @@ impl World {
         let (caller, service) = (domain.user(1), end(&id, std::slice::from_ref(&name)));
         let own = end(&caller, &[]);
         let terms = Terms { channel: [1; 16], caller, service: id, name, policy: 1, form };
-        let checks = Checks { roots: &roots, now: now(), pinned: None };
+        let checks = Checks { roots: &roots, now: now(), pinned: None, pins: &[] };
         let (begun, message) = Caller::begin(&own, &terms, Begin::First, false);
         let answer = Service::answer(&service, &terms, (&message, false), |_| None, &checks);
         let Ok(Answer::Waits(waiting, message)) = answer else { panic!("{answer:?}") };
@@ -64,7 +64,7 @@ impl World {
     }
 
     fn checks(&self) -> Checks<'_> {
-        Checks { roots: &self.roots, now: now(), pinned: None }
+        Checks { roots: &self.roots, now: now(), pinned: None, pins: &[] }
     }
 
     fn answer(&self, message: &[u8]) -> Option<Answer> {

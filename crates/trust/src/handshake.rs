@@ -52,6 +52,7 @@ use crate::certificate::{CHAIN_BYTES, CertificateError, Certified, Chain, Roots}
 use crate::id::Id;
 use crate::key::SigningKey;
 use crate::noise::{AwsLc, KEY, Pair};
+use crate::pin::Pin;
 use crate::record::{Form, Opener, SECRET, Sealer, derive};
 
 use who::{read_who, who};
@@ -248,6 +249,9 @@ pub struct Checks<'a> {
     pub now: SystemTime,
     /// The static key that it must have, if it is pinned.
     pub pinned: Option<&'a [u8; KEY]>,
+    /// Keys of which its certificate, or one of those who have signed it, must have one; none where it is
+    /// empty.
+    pub pins: &'a [Pin],
 }
 
 /// What two ends have in common after a handshake, so that another channel needs a shorter one.
@@ -291,6 +295,7 @@ impl Peer {
     /// That what it has proven earlier still holds.
     fn holds(&self, checks: &Checks<'_>) -> Result<(), HandshakeError> {
         self.certified.holds(checks.now)?;
+        self.certified.is_pinned(checks.pins)?;
         if checks.pinned.is_some_and(|pinned| *pinned != self.static_key) {
             return Err(HandshakeError::Pinned(self.certified.id.to_string()));
         }

@@ -48,6 +48,8 @@ const INSTANCE_WITH_ORIGIN: u16 = KINDS | 19;
 /// As [`INSTANCE_WITH_ORIGIN`], with memory for parcels; for whoever has
 /// [`Capabilities::MEMORY`](crate::version::Capabilities::MEMORY).
 const INSTANCE_WITH_PARCELS: u16 = KINDS | 20;
+/// For whoever has [`Capabilities::SEAL`](crate::version::Capabilities::SEAL).
+const UNABLE: u16 = KINDS | 21;
 
 /// Messages about the lists of links and of instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +103,15 @@ pub enum ListMessage {
         caller: Option<PaceStats>,
         /// By the server.
         server: Option<PaceStats>,
+    },
+    /// To the process, after the row of an open link that is not sealed: this end cannot seal.
+    Unable {
+        /// Request number.
+        request: u32,
+        /// The link's number.
+        link: u64,
+        /// The end.
+        role: Role,
     },
     /// To the coordinator: who serves which name?
     Instances {
@@ -211,6 +222,11 @@ impl ListMessage {
                     pace.iter().for_each(|pace| pace.put(w));
                 }
             }
+            Self::Unable { request, link, role } => {
+                start(w, UNABLE, *request);
+                w.u64(*link);
+                put_role(w, *role);
+            }
             Self::Instances { request } => start(w, INSTANCES, *request),
             Self::Instance { request, row } => {
                 let kind = match (row.parcel_bytes > 0, has_origin(&row.server)) {
@@ -294,6 +310,7 @@ impl ListMessage {
                 let mut pace = || flag(r, "has pace")?.then(|| PaceStats::take(r)).transpose();
                 Self::Pace { request, link, caller: pace()?, server: pace()? }
             }
+            UNABLE => Self::Unable { request, link: r.u64("link")?, role: role(r)? },
             INSTANCES => Self::Instances { request },
             INSTANCE | INSTANCE_WITH_ORIGIN | INSTANCE_WITH_PARCELS => {
                 let mut row = instance(r)?;
@@ -460,6 +477,8 @@ pub struct LinkRow {
     pub grant: Grant,
     /// What the caller's end says that it has sent in parcels; the server's is among its counts.
     pub caller_parcels: ParcelStats,
+    /// Ends that cannot seal, of an open link that is not sealed. They are told apart from the row.
+    pub unable: Vec<Role>,
 }
 
 impl LinkRow {
@@ -478,6 +497,7 @@ impl LinkRow {
             methods: LinkMethods::default(),
             grant: Grant::NONE,
             caller_parcels: ParcelStats::default(),
+            unable: Vec::new(),
         }
     }
 
@@ -599,6 +619,7 @@ pub(super) fn row(r: &mut Reader<'_>) -> Result<LinkRow, DecodeError> {
         methods: LinkMethods::default(),
         grant: Grant::NONE,
         caller_parcels: ParcelStats::default(),
+        unable: Vec::new(),
     })
 }
 

@@ -80,6 +80,7 @@ fn samples() -> Vec<Message> {
         methods: LinkMethods::default(),
         grant: Grant::NONE,
         caller_parcels: ParcelStats::default(),
+        unable: vec![],
     };
     let methods_counted = LinkMethods::new(vec![MethodStats::new("/a.B/C", 9, 1)], 3);
     let server = someone(Some(1), Digest::Observed([1; 32]));
@@ -165,6 +166,14 @@ fn samples() -> Vec<Message> {
             chain: vec![vec![1; 700], vec![2; 600]],
             roots: vec![Root { domain: "a.b".into(), certificate: vec![3; 500] }],
         }),
+        Message::Trace(TraceMessage::Trace { request: 9, link: 4 }),
+        Message::Trace(TraceMessage::Traced {
+            request: 9,
+            geometry: Geometry::WIDE,
+            security: Security::HIGHEST,
+        }),
+        Message::Trace(TraceMessage::Over { request: 9 }),
+        Message::Trace(TraceMessage::Untrace { request: 9 }),
         Message::Registry(RegistryMessage::Watch { request: 5, name: name.clone() }),
         Message::Registry(RegistryMessage::Watched { request: 5, instances: 2 }),
         Message::Registry(RegistryMessage::Unwatch { request: 5 }),
@@ -210,6 +219,7 @@ fn samples() -> Vec<Message> {
             caller: None,
             server: Some(PaceStats::new(1, 2, 3)),
         }),
+        Message::List(ListMessage::Unable { request: 6, link: 4, role: Role::Server }),
         Message::List(ListMessage::Instances { request: 6 }),
         Message::List(ListMessage::Instance { request: 6, row: longest_instance().into() }),
         Message::List(ListMessage::Instance { request: 6, row: plain_instance().into() }),
@@ -323,7 +333,7 @@ fn every_kind_is_in_the_range_of_its_subject_and_is_taken_once() {
     // Three messages are there twice.
     assert_eq!(kinds.len(), samples().len() - 3);
     for (subject, messages) in
-        [(1, 7), (2, 7), (3, 13), (4, 4), (5, 20), (6, 4), (7, 2), (8, 2), (9, 7)]
+        [(1, 7), (2, 7), (3, 13), (4, 4), (5, 21), (6, 4), (7, 2), (8, 2), (9, 7), (10, 4)]
     {
         let of_it: alloc::vec::Vec<u16> =
             kinds.iter().filter(|kind| **kind >> 8 == subject).map(|kind| kind & 0xff).collect();

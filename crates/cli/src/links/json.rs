@@ -66,15 +66,19 @@ pub(crate) struct Levels {
     isolation: &'static str,
     confidentiality: &'static str,
     evidence: &'static str,
+    seal: &'static str,
+    sign: &'static str,
 }
 
 impl Levels {
     pub(crate) fn of(security: Security) -> Self {
-        let Security { isolation, confidentiality, evidence, .. } = security;
+        let Security { isolation, confidentiality, evidence, seal, sign, .. } = security;
         Self {
             isolation: isolation.word(),
             confidentiality: confidentiality.word(),
             evidence: evidence.word(),
+            seal: seal.word(),
+            sign: sign.word(),
         }
     }
 }

@@ -27,6 +27,7 @@ pub(crate) fn table(links: &[LinkInfo], wide: bool) -> String {
             "ISOLATION",
             "CONFIDENTIALITY",
             "EVIDENCE",
+            "SEAL",
             "STATE",
             "CALLS",
             "FAILED",
@@ -139,6 +140,7 @@ fn wide_row(link: &LinkInfo) -> Vec<String> {
         link.security.isolation.to_string(),
         link.security.confidentiality.to_string(),
         link.security.evidence.to_string(),
+        link.security.seal.to_string(),
         state(link).into(),
         counted(s.calls.to_string()),
         counted(s.failed.to_string()),
@@ -196,7 +198,7 @@ pub(super) fn time(ns: u64) -> String {
     }
 }
 
-pub(super) fn principals(id: &Identity) -> String {
+pub(crate) fn principals(id: &Identity) -> String {
     match &id.principals[..] {
         [] => format!("(uid {})", id.uid),
         names => names.join("+"),
@@ -396,7 +398,8 @@ mod tests {
         assert_eq!(object["caller"]["digest"], format!("sha256:{}", "ab".repeat(32)));
         assert_eq!((&object["via"], &object["calls"]), (&"ring".into(), &5.into()));
         let security = serde_json::json!({
-            "isolation": "process", "confidentiality": "host", "evidence": "started"
+            "isolation": "process", "confidentiality": "host", "evidence": "started",
+            "seal": "off", "sign": "off"
         });
         assert_eq!(object["security"], security);
         let method = serde_json::json!({"path": "/a.B/C", "native": 2, "ordinary": 1});

@@ -10,6 +10,12 @@ fn an_authority_is_made_once_and_the_coordinator_takes_it() {
     let said = place.good(&["ca", "init", "ca", "--domain", "shop.example"]);
     assert!(said.starts_with("ca: the authority of trust domain `shop.example`"), "{said}");
     assert!(said.contains("[authority]\n  domain = \"shop.example\"\n  directory = \"/"), "{said}");
+    let (_, pin) = said.split_once("\npin: ").unwrap();
+    let pin = pin.lines().next().unwrap();
+    let own = partywall_trust::Described::all(&place.read("ca/authority.pem")).unwrap();
+    assert_eq!(pin.parse(), Ok(own[0].pin));
+    let shown = place.good(&["ca", "show", "ca"]);
+    assert!(shown.contains(&format!("\n  pin            {pin}\n")), "{shown}");
     assert_eq!([place.mode("ca"), place.mode("ca/trusted")], [0o700; 2]);
     assert_eq!([place.mode("ca/authority.key"), place.mode("ca/authority.pem")], [0o600; 2]);
     let trust = Trust::load("shop.example", &place.path("ca"), Clock::now()).unwrap();

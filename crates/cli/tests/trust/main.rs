@@ -1,8 +1,10 @@
 //! Authorities, and signatures of programs, as a user has them.
 
 mod authority;
+mod plain;
 mod receipts;
 mod signatures;
+mod trace;
 mod up;
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -81,6 +83,10 @@ impl Place {
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A program that ends at once, and well.

@@ -1,9 +1,13 @@
 //! Which links are sealed, and who certifies their ends.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use partywall_abi::control::Grant;
 use partywall_abi::name::ServiceName;
+use partywall_abi::security::Seal;
+use partywall_shm::address::Address;
 use partywall_trust::LEAF_LIFE;
 use partywall_trust::record::Suite;
 use serde::Deserialize;
@@ -33,6 +37,40 @@ pub(super) enum SignWish {
     Off,
     /// Yes, or there is no link.
     Required,
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Off => "off",
+            Self::Prefer => "prefer",
+            Self::Required => "required",
+        })
+    }
+}
+
+/// A route of the policy that goes on without a seal, and that `seal = "required"` would refuse.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlainRoute {
+    /// The name.
+    pub name: ServiceName,
+    /// The principal whose route it is.
+    pub caller: String,
+    /// What the policy says of its seal, by all rules that cover the principal.
+    pub seal: Wish,
+    /// Why it could not be sealed.
+    pub why: Plain,
+}
+
+/// Why a route of the policy cannot be sealed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Plain {
+    /// This address under `[names]` speaks no TLS.
+    Address(String),
+    /// Descriptors, or leases among them, cross on its links.
+    Descriptors(Grant),
 }
 
 /// How records of sealed links are made.
@@ -109,6 +147,32 @@ impl Policy {
             let calls = self.calls(principals, name).next().is_some();
             serves || (calls && self.sign(principals, name))
         })
+    }
+
+    /// The routes of its callers that `seal = "required"` would refuse, by name and caller. Those that it
+    /// requires to be sealed already are left out.
+    pub fn plain_routes(&self) -> Vec<PlainRoute> {
+        let mut routes = Vec::new();
+        for (name, service) in &self.services {
+            let url = self.url(name).filter(|url| {
+                let address = Address::parse(url);
+                !address.is_ok_and(|address| address.security().seal == Seal::Sealed)
+            });
+            for (caller, rule) in &service.call {
+                let seal = self.seal(std::slice::from_ref(caller), name);
+                if seal == Wish::Required || rule.methods.is_empty() {
+                    continue;
+                }
+                let crosses = Some(rule.grant).filter(|grant| !grant.is_none());
+                let whys =
+                    [url.map(|url| Plain::Address(url.into())), crosses.map(Plain::Descriptors)];
+                routes.extend(whys.into_iter().flatten().map(|why| {
+                    let (name, caller) = (name.clone(), caller.clone());
+                    PlainRoute { name, caller, seal, why }
+                }));
+            }
+        }
+        routes
     }
 
     /// How records of sealed links are made: the suite, and whether they have lengths of classes.

@@ -394,12 +394,15 @@ impl State {
                 link.open = false;
             }
         }
-        let memory = link.memory;
+        let (memory, is_open) = (link.memory, link.open);
         let server_is_over = link.server.as_ref().is_some_and(|server| server.over);
         let caller = link.caller.as_ref().filter(|caller| !caller.over).map(|caller| caller.conn);
         let notified = caller.filter(|_| server_is_over && matches!(link.phase, Phase::Open));
         let said = [&link.caller, &link.server].map(|end| end.as_ref().is_none_or(|end| end.over));
         self.free_place(number);
+        if !is_open {
+            self.trace_is_over(number);
+        }
         if let Some(to) = notified {
             self.send(to, EndMessage::Died { link: number, role: Role::Caller });
         }
@@ -466,7 +469,9 @@ impl State {
         }
         link.open = false;
         let (token, opened) = (link.token, link.opened);
-        for conn in [link.caller_conn(), link.server_conn()].into_iter().flatten() {
+        let ends = [link.caller_conn(), link.server_conn()];
+        self.trace_is_over(number);
+        for conn in ends.into_iter().flatten() {
             if let Some(c) = self.connections.get_mut(&conn) {
                 c.links.remove(&number);
             }
@@ -647,6 +652,22 @@ impl Link {
     fn roles_of(&self, conn: Conn) -> Vec<Role> {
         let is = |role: &Role| self.end_of(*role).is_some_and(|end| end.conn == conn);
         [Role::Caller, Role::Server].into_iter().filter(is).collect()
+    }
+
+    /// Whether the coordinator has made its memory.
+    pub(super) fn has_memory(&self) -> bool {
+        self.memory
+    }
+
+    /// As one that another coordinator has made.
+    #[cfg(test)]
+    pub(super) fn forget_memory(&mut self) {
+        self.memory = false;
+    }
+
+    /// Who is at an end of it.
+    pub(super) fn identity_of(&self, role: Role) -> Option<&Identity> {
+        self.end_of(role).map(|end| &*end.standing.identity)
     }
 
     /// Its caller, while that holds the link.

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Grant, Identity, LinkRow, ListMessage};
+use partywall_abi::control::{Grant, Identity, LinkRow, ListMessage, Role};
 use partywall_abi::name::ServiceName;
+use partywall_abi::security::Seal;
 use partywall_abi::version::Capabilities;
 
 use super::links::{End, Link};
@@ -79,6 +80,7 @@ impl State {
         let (ways, containers) = (takes(Capabilities::WAYS), takes(Capabilities::CONTAINERS));
         let (parcels, origins) = (takes(Capabilities::PARCELS), takes(Capabilities::ORIGINS));
         let leases = takes(Capabilities::ATTACHMENTS);
+        let seals = takes(Capabilities::SEAL);
         let observes = self.listings[at].observes.clone();
         let is_told = |l: &Link| l.opened && observes.as_ref().is_none_or(|name| *name == l.name);
         let (mut told, mut left) = (0, None);
@@ -107,6 +109,11 @@ impl State {
             }
             let message = ListMessage::Row { request, row: row.into() }.into();
             self.effects.push(Effect::Send { to: conn, message });
+            let unable = if seals { self.unable(l) } else { Vec::new() };
+            for role in unable {
+                let message = ListMessage::Unable { request, link: *link, role }.into();
+                self.effects.push(Effect::Send { to: conn, message });
+            }
             if observes.is_some() {
                 let ([caller, server], link) = (l.pace, *link);
                 let message = ListMessage::Pace { request, link, caller, server }.into();
@@ -120,6 +127,18 @@ impl State {
                 self.send(conn, ListMessage::Listed { request });
             }
         }
+    }
+
+    /// The ends of an open link that keep it from being sealed, as far as they are connected.
+    fn unable(&self, link: &Link) -> Vec<Role> {
+        let ends = [(Role::Caller, link.caller_conn()), (Role::Server, link.server_conn())];
+        let is_plain = link.open && link.security.seal == Seal::Off;
+        let cannot = |conn: Conn| {
+            let there = self.connections.get(&conn);
+            there.is_some_and(|c| !c.spoken.capabilities.contains(Capabilities::SEAL))
+        };
+        let of_a_ring = ends.into_iter().filter(|_| is_plain && link.server.is_some());
+        of_a_ring.filter_map(|(role, conn)| cannot(conn?).then_some(role)).collect()
     }
 
     fn list(&mut self, conn: Conn, request: u32, observes: Option<ServiceName>, now: Instant) {

@@ -693,3 +693,4 @@ mod sealing;
 mod security;
 mod shares;
 mod signatures;
+mod trace;

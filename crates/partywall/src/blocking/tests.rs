@@ -37,7 +37,8 @@ fn blocking_channel_has_the_security_of_its_terms() {
         let (own, servers) = (ours.writer, theirs.reader);
         let linked = Linked { terms, own, servers, socket, tracked };
         let opening = std::thread::spawn(move || {
-            Channel::opened(linked, Instant::now() + Duration::from_secs(5)).unwrap()
+            let until = Instant::now() + Duration::from_secs(5);
+            Channel::opened(linked, &Pins::default(), until).unwrap()
         });
         // It has filled both outboxes when it says that it has adopted the link.
         crate::coordinator::tests::wait_for_adopted(&coordinator, 7);

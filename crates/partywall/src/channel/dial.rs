@@ -32,7 +32,9 @@ use crate::backoff::Backoff;
 use crate::coordinator::{self, Place};
 use crate::error::{Error, cause, chain};
 use crate::lock::lock;
+use crate::pins::Pins;
 use crate::target::{Target, TargetError};
+use crate::tls::Unpinned;
 use crate::{tls, unix, wire};
 
 /// Most bytes of a head or of trailers that are received, unless it is set: far more than a call may have,
@@ -64,9 +66,10 @@ impl Dialing {
     }
 
     /// By mutual TLS, with the certificate of this process at its coordinator; the server's is for that name.
-    fn tls(self, place: Place, name: Name) -> Self {
+    fn tls(self, (place, pins): (Place, Pins), name: Name) -> Self {
         Self(Arc::new(move || {
             let (connecting, place, name) = ((self.0)(), place.clone(), Arc::clone(&name));
+            let pins = pins.clone();
             Box::pin(async move {
                 let failed = |error: Error| io::Error::other(error.to_string());
                 let patience = place.patience();
@@ -74,7 +77,7 @@ impl Dialing {
                 let own = client.certified(patience).await.map_err(failed)?;
                 let name = lock(&name).clone();
                 let stream = connecting.await?;
-                Ok(Box::new(tls::connect(own, &name, stream).await?) as _)
+                Ok(Box::new(tls::connect((own, pins), &name, stream).await?) as _)
             })
         }))
     }
@@ -174,7 +177,7 @@ impl Address {
         target: &Target,
         network: &Network,
         settings: &Settings,
-        place: &Place,
+        (place, pins): (&Place, &Pins),
     ) -> Result<Self, TargetError> {
         let http2 = network.http2.clone().buffer_size(settings.buffer_size);
         let (local, origin) = (network.local, settings.origin.as_ref());
@@ -196,7 +199,7 @@ impl Address {
                 let plain = uri.to_string().replacen("https", "http", 1);
                 let plain = plain.parse().expect("an address with another scheme is one");
                 let tcp = Dialing::tcp(plain, &http2, local);
-                (tcp.tls(place.clone(), Arc::clone(host)), uri)
+                (tcp.tls((place.clone(), pins.clone()), Arc::clone(host)), uri)
             }
             address::Address::Unix(path) => {
                 (Dialing::unix(path), Uri::from_static("http://localhost"))
@@ -232,6 +235,9 @@ impl Address {
     pub(super) async fn connect(&self, patience: Patience) -> Result<Transport, Error> {
         let connected = self.http2.connect_with_connector(self.connector(patience)).await;
         connected.map_err(|error| {
+            if let Some(unpinned) = chain(&error).find_map(Unpinned::of) {
+                return Error::NotPinned { text: unpinned.to_string() };
+            }
             let timed_out = chain(&error)
                 .filter_map(|e| e.downcast_ref::<io::Error>())
                 .any(|e| e.kind() == io::ErrorKind::TimedOut);
@@ -267,7 +273,11 @@ impl Address {
         loop {
             let why = match tokio::time::timeout(within, (self.dialing.0)()).await {
                 Ok(Ok(socket)) => return Ok(socket),
-                Ok(Err(e)) => io::Error::new(e.kind(), format!("{}: {e}", self.url)),
+                Ok(Err(e)) => match Unpinned::of(&e) {
+                    // No waiting mends that.
+                    Some(unpinned) => return Err(unpinned.at(&self.url)),
+                    None => io::Error::new(e.kind(), format!("{}: {e}", self.url)),
+                },
                 Err(_) => {
                     let text = format!("{}: no answer within {within:?}", self.url);
                     io::Error::new(io::ErrorKind::TimedOut, text)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Uri};
 use partywall_abi::name::ServiceName;
+use partywall_trust::Pin;
 use tokio::sync::Semaphore;
 use tower::BoxError;
 
@@ -20,6 +21,7 @@ use super::dial::{Address, Dialing, Network};
 use super::settings::Settings;
 use crate::coordinator::Place;
 use crate::error::Error;
+use crate::pins::Pins;
 use crate::target::{Target, TargetError};
 use crate::time;
 
@@ -55,6 +57,7 @@ pub(super) enum Destination {
 /// | --- | --- |
 /// | [`timeout`](Self::timeout), [`concurrency_limit`](Self::concurrency_limit), [`rate_limit`](Self::rate_limit), [`buffer_size`](Self::buffer_size), [`user_agent`](Self::user_agent), [`origin`](Self::origin), [`connect_timeout`](Self::connect_timeout), [`wait_for_ready`](Self::wait_for_ready) | the same on each route: ring, call gate, HTTP/2 |
 /// | [`coordinator`](Self::coordinator), [`balance`](Self::balance) | names |
+/// | [`pin`](Self::pin) | names whose links are sealed, and `https://`; refuses everything else |
 /// | [`ring_only`](Self::ring_only) | refuses HTTP/2 |
 /// | `http2_*`, `keep_alive_*`, `initial_*`, `max_frame_size` | HTTP/2: addresses, and names that the policy maps to an address |
 /// | `tcp_*`, `local_address` | HTTP/2 over TCP |
@@ -77,6 +80,7 @@ pub struct Endpoint {
     pub(super) ring_only: bool,
     pub(super) balance: Option<Balance>,
     pub(crate) settings: Settings,
+    pub(crate) pins: Pins,
     /// The settings of HTTP/2 and TCP.
     network: Network,
 }
@@ -148,6 +152,7 @@ impl Endpoint {
             ring_only: false,
             balance: None,
             settings: Settings::default(),
+            pins: Pins::default(),
             network: Network::default(),
         }
     }
@@ -187,6 +192,27 @@ impl Endpoint {
     /// one, and a warning is logged. It has no effect over HTTP/2, where there is one address.
     pub fn balance(mut self, balance: Balance) -> Self {
         self.balance = Some(balance);
+        self
+    }
+
+    /// Takes no other end than one whose certificate is by this key: its own one, or one of those who have
+    /// signed it, up to the root. Of several pins one is enough.
+    ///
+    /// The coordinator certifies who is who, so that one that lies can stand between two ends that have not
+    /// met. An endpoint with a pin believes it as far as the pinned authority does: `partywall ca show`
+    /// prints the pin of one, and a coordinator without the key of that one certifies nobody to this
+    /// endpoint. It holds on sealed rings and at `https://`. A plain link and a plain address are refused,
+    /// since nothing is proven there, and so is a connector of the program's own. What is refused is
+    /// [`Error::NotPinned`].
+    ///
+    /// ```
+    /// let pin = "sha256/47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=".parse()?;
+    /// let endpoint = partywall::Endpoint::from_static("partywall:///billing").pin(pin);
+    /// # let _ = endpoint;
+    /// # Ok::<(), partywall::PinError>(())
+    /// ```
+    pub fn pin(mut self, pin: Pin) -> Self {
+        self.pins.add(pin);
         self
     }
 
@@ -319,6 +345,10 @@ impl Endpoint {
         if self.ring_only {
             return Err(Error::no_ring(target.to_string(), "an address"));
         }
+        if connector.is_some() {
+            self.pins.need_proof("a connector of the program's own speaks no TLS of ours")?;
+        }
+        self.is_proven(target)?;
         Ok(Destination::Address(Box::new(match connector {
             None => address,
             Some(dialing) => address.by(dialing),
@@ -367,9 +397,17 @@ impl Endpoint {
         self.coordinator.clone().map_or_else(Place::find, Place::Path)
     }
 
+    /// That who answers at an address proves a key, where one is pinned.
+    pub(super) fn is_proven(&self, address: &Target) -> Result<(), Error> {
+        match address {
+            Target::Https(_) => Ok(()),
+            _ => self.pins.need_proof(&format!("`{address}` speaks no TLS")),
+        }
+    }
+
     /// The address of a target that is no name, with this endpoint's settings.
     pub(super) fn address_of(&self, target: &Target) -> Result<Address, TargetError> {
-        Address::of(target, &self.network, &self.settings, &self.place())
+        Address::of(target, &self.network, &self.settings, (&self.place(), &self.pins))
     }
 }
 

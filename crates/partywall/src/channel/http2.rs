@@ -38,9 +38,10 @@ use tower::ServiceExt;
 
 use super::settings::Answer;
 use crate::attach;
-use crate::error::chain;
+use crate::error::{Error, chain};
 use crate::lock::lock;
 use crate::status::expired;
+use crate::tls::Unpinned;
 use crate::waker::register;
 use crate::wire;
 
@@ -143,6 +144,9 @@ fn passed(ends: Option<Instant>) -> bool {
 
 /// The status of a call that ended without one of the server's.
 fn meaning(error: Box<dyn StdError + Send + Sync>, ends: Option<Instant>) -> Status {
+    if let Some(unpinned) = chain(&*error).find_map(Unpinned::of) {
+        return Error::NotPinned { text: unpinned.to_string() }.into();
+    }
     // A connection that is gone says so by any of these.
     let lost = chain(&*error).any(|e| {
         e.is::<io::Error>()

@@ -188,8 +188,8 @@ impl Named {
             Connected::Link(linked) => {
                 // A server that has adopted the link and does not open it hangs: the next one may
                 // answer, and an attempt must leave time for that.
-                let (link, server) =
-                    caller::open(*linked, left(until).min(caller::OPEN_TIME)).await?;
+                let (within, pins) = (left(until).min(caller::OPEN_TIME), &self.endpoint.pins);
+                let (link, server) = caller::open(*linked, pins, within).await?;
                 let host = self.host.clone();
                 Ok(Connection::Ring { link, server, host })
             }
@@ -197,7 +197,9 @@ impl Named {
                 if self.endpoint.ring_only {
                     return Err(Error::no_ring(self.name.to_string(), &format!("at {url}")));
                 }
-                let address = self.endpoint.address_of(&Target::parse(&url)?)?;
+                let target = Target::parse(&url)?;
+                self.endpoint.is_proven(&target)?;
+                let address = self.endpoint.address_of(&target)?;
                 let address = address.certified_for(self.name.as_str());
                 let later = self.endpoint.wait_for_ready;
                 let within = self.endpoint.connect_timeout;

@@ -10,6 +10,7 @@ use super::Route;
 use super::settings::{Answer, Settings};
 use crate::coordinator::Place;
 use crate::error::Error;
+use crate::pins::Pins;
 use crate::target::{Target, TargetError};
 
 /// How to connect to an address.
@@ -40,7 +41,7 @@ impl Address {
         target: &Target,
         _: &Network,
         _: &Settings,
-        _: &Place,
+        _: (&Place, &Pins),
     ) -> Result<Self, TargetError> {
         Err(TargetError::NoHttp2 { text: target.to_string() })
     }

@@ -169,6 +169,7 @@ impl Client {
                 Waiting::Memory(question) => {
                     drop(question.answer.map(|tx| tx.send(Err(ENDED))));
                 }
+                Waiting::Trace(tracing) => tracing.refused(ENDED),
                 Waiting::Certificate(question) => self.not_certified(question, || ENDED),
                 Waiting::MayCall(tx) => drop(tx.send(Err(ENDED))),
                 Waiting::Receipts(_) => unreachable!("they are put back"),

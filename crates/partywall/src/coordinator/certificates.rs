@@ -21,7 +21,7 @@ use partywall_abi::control::TrustMessage;
 use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::version::Capabilities;
 use partywall_trust::handshake::{Begin, Channel, Checks, Credentials, Resumption, StaticKey};
-use partywall_trust::{Certified, Chain, Roots, SigningKey, TrustDomain};
+use partywall_trust::{Certified, Chain, Pin, Roots, SigningKey, TrustDomain};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::oneshot;
 
@@ -63,9 +63,9 @@ impl Own {
         self.time + up().saturating_sub(self.up)
     }
 
-    /// Whom others are checked by.
-    pub(crate) fn checks(&self) -> Checks<'_> {
-        Checks { roots: &self.roots, now: self.now(), pinned: None }
+    /// Whom others are checked by, and by which pins.
+    pub(crate) fn checks<'a>(&'a self, pins: &'a [Pin]) -> Checks<'a> {
+        Checks { roots: &self.roots, now: self.now(), pinned: None, pins }
     }
 
     fn is_over(&self) -> bool {

@@ -261,6 +261,11 @@ impl Tracked {
         &self.client
     }
 
+    /// The name that was asked for.
+    pub(crate) fn name(&self) -> &str {
+        self.entry.name.as_str()
+    }
+
     /// The coordinator's number for the link.
     pub(crate) fn link(&self) -> u64 {
         self.entry.number()

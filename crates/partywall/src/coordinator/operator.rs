@@ -16,6 +16,8 @@
 //! # Ok::<(), partywall::Error>(())
 //! ```
 
+pub(super) mod trace;
+
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ pub use partywall_abi::control::{
     Grant, LinkMethods, LinkStats, MethodStats, PaceStats, ParcelStats,
 };
 use partywall_abi::name::ServiceName;
+use partywall_abi::security::Seal;
 use partywall_abi::version::Capabilities;
 use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;
@@ -38,6 +41,7 @@ use super::{Client, Place, Waiting};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::target::TargetError;
+pub use trace::{Crossed, End, Trace, TracedRecord, trace};
 
 /// One row of [`links`].
 pub type LinkInfo = LinkRow;
@@ -59,6 +63,21 @@ pub fn links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
     let (client, answer) =
         order(socket, |tx| Waiting::Rows(Vec::new(), tx), |request| ListMessage::List { request })?;
     answer_of(&client, answer)
+}
+
+/// The open links of the coordinator at `socket` that are not sealed, with the ends that cannot seal
+/// ([`LinkInfo::unable`](LinkInfo)).
+///
+/// Blocks as [`links`] does. `socket`: as for [`links`].
+///
+/// # Errors
+/// As [`instances`].
+pub fn plain_links(socket: Option<&Path>) -> Result<Vec<LinkInfo>, Error> {
+    let client = coordinator_with(socket, Capabilities::SEAL)?;
+    let waiting = |tx| Waiting::Rows(Vec::new(), tx);
+    let (client, answer) = ask(client, waiting, |request| ListMessage::List { request })?;
+    let is_plain = |link: &LinkInfo| link.open && link.security.seal == Seal::Off;
+    Ok(answer_of(&client, answer)?.into_iter().filter(is_plain).collect())
 }
 
 /// The instances that the coordinator at `socket` knows: each process that serves a name, called or not, with

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use partywall_abi::control::{
     Blame, EndMessage, GateMessage, LinkMessage, LinkMethods, LinkStats, ListMessage, Message,
-    PolicyMessage, RegistryMessage, Role, SessionMessage, Terms,
+    PolicyMessage, RegistryMessage, Role, SessionMessage, Terms, TraceMessage,
 };
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
@@ -40,6 +40,10 @@ impl Client {
             Message::Policy(m) => self.take_of_policy(m),
             Message::Memory(m) => self.take_of_memory(&m),
             Message::Trust(m) => self.take_of_trust(m),
+            Message::Trace(TraceMessage::Traced { request, geometry, security }) => {
+                self.take_traced(request, (geometry, security), parts);
+            }
+            Message::Trace(TraceMessage::Over { request }) => self.trace_is_over(request),
             other => out_of_place(&other),
         }
     }
@@ -122,6 +126,19 @@ impl Client {
                     && let Some(observed) = links.last_mut().filter(|o| o.link.link == link)
                 {
                     (observed.caller, observed.server) = (caller, server);
+                }
+            }
+            ListMessage::Unable { request, link, role } => {
+                let mut state = lock(&self.state);
+                let row = match state.waiting.get_mut(&request) {
+                    Some(Waiting::Rows(rows, _)) => rows.last_mut(),
+                    Some(Waiting::Observed(links, _)) => links.last_mut().map(|o| &mut o.link),
+                    _ => None,
+                };
+                if let Some(row) = row.filter(|row| row.link == link)
+                    && !row.unable.contains(&role)
+                {
+                    row.unable.push(role);
                 }
             }
             other => out_of_place(&other.into()),
@@ -323,6 +340,7 @@ impl Client {
                     }
                 }
             }
+            Some(Waiting::Trace(tracing)) => tracing.refused(refused()),
             Some(Waiting::Certificate(question)) => self.not_certified(question, refused),
             Some(Waiting::MayCall(tx)) => drop(tx.send(Err(refused()))),
             Some(Waiting::Receipts(batch)) => {

@@ -4,6 +4,7 @@ use partywall_abi::control::{self, LinkStats};
 use partywall_shm::descriptors::PacketError;
 use partywall_shm::link::{Blame, LinkError};
 use partywall_shm::parcel::ParcelError;
+use partywall_trust::CertificateError;
 use partywall_trust::handshake::HandshakeError;
 use partywall_trust::message::MessageError;
 use partywall_trust::record::RecordError;
@@ -62,12 +63,25 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
+    /// Whether the other end is certified, by keys of which none is pinned.
+    fn is_unpinned(&self) -> bool {
+        match self {
+            Self::Handshake(HandshakeError::Certificate(why))
+            | Self::Signed(MessageError::Certificate(why)) => {
+                matches!(why, CertificateError::NotPinned { .. })
+            }
+            _ => false,
+        }
+    }
+
     /// Who is to blame.
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Link(why) => why.blame(),
             Self::Packet(PacketError::Io(_)) => Blame::Resource,
             Self::Parcel(why) if why.is_resource() => Blame::Resource,
+            // Who is there is no rule of the link's.
+            why if why.is_unpinned() => Blame::Local,
             Self::Sealed(_) | Self::Signed(_) => Blame::Peer,
             Self::Handshake(_) | Self::NoHandshake(_) => Blame::Peer,
             Self::Forked => Blame::Local,
@@ -112,6 +126,7 @@ pub(crate) fn not_opened(tracked: Tracked, why: impl Into<Broken>) -> Error {
     tracked.close(why.reported(), LinkStats::default());
     match why {
         Broken::Link(why) => why.into(),
+        why if why.is_unpinned() => Error::NotPinned { text: why.to_string() },
         why => Error::NotSealed { text: why.to_string() },
     }
 }

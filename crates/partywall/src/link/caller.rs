@@ -56,6 +56,7 @@ use crate::domain;
 use crate::error::Error;
 use crate::on_a_thread::on_a_thread;
 use crate::peer::Peer;
+use crate::pins::Pins;
 use crate::status;
 use crate::telemetry::{self, Route, Side};
 
@@ -136,11 +137,16 @@ impl Drop for Waiting {
 
 /// Opens a link that the coordinator has introduced; says who serves it and what protects it. One that its
 /// server does not open within that time is an [`Error::Link`]: another instance may open one.
-pub(crate) async fn open(linked: Linked, within: Duration) -> Result<(Arc<Caller>, Peer), Error> {
+pub(crate) async fn open(
+    linked: Linked,
+    pins: &Pins,
+    within: Duration,
+) -> Result<(Arc<Caller>, Peer), Error> {
     let reported = linked.terms.security;
     let number = linked.terms.link;
     let capabilities = linked.terms.capabilities;
     let start = Instant::now();
+    pins.may_open(&linked.terms, linked.tracked.name())?;
     let (terms, client) = (linked.terms.clone(), Arc::clone(linked.tracked.client()));
     let own = match &terms.sealing {
         Some(_) => Some(client.certified(within).await?),
@@ -149,8 +155,9 @@ pub(crate) async fn open(linked: Linked, within: Duration) -> Result<(Arc<Caller
     // Filling the outboxes takes the kernel's time, which is no runtime's.
     let (mut pending, tracked) = on_a_thread("partywall-connect", move || fill(linked)).await?;
     let sealing = terms.sealing.as_ref().zip(own);
-    let side =
-        sealing.map(|(sealing, own)| Calling::begin(&client, own, (&terms, sealing), &mut pending));
+    let side = sealing.map(|(sealing, own)| {
+        Calling::begin(&client, (own, pins), (&terms, sealing), &mut pending)
+    });
     let side = side.transpose()?;
     tracked.adopted(domain::security(reported, None));
     let ends = match opened(pending, within).await {

@@ -41,6 +41,7 @@ use super::signed::Signing;
 use super::watch;
 use crate::coordinator::{Client, Own, Service};
 use crate::error::Error;
+use crate::pins::Pins;
 
 /// How long a caller may take for the last message of a handshake.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
@@ -67,9 +68,9 @@ impl From<Ends> for LinkEnd {
 impl LinkEnd {
     pub(super) fn sealed(ends: Ends, channel: Channel, side: &impl Side) -> Self {
         let Channel { sealer, opener, peer, number, .. } = channel;
-        let With { client, terms, receipts, .. } = side.with();
+        let With { client, terms, receipts, pins, .. } = side.with();
         let signing = receipts.map(|receipts| {
-            Signing::new(client, number, &terms.name, &peer.certified.id, receipts)
+            Signing::new(client, number, &terms.name, (&peer.certified.id, pins), receipts)
         });
         let (outgoing, incoming) = (Outgoing::sealed(sealer), Incoming::sealed(opener));
         Self { ends, outgoing, incoming, peer: Some(Arc::new(peer)), signing }
@@ -100,17 +101,18 @@ pub(crate) struct With {
     terms: handshake::Terms,
     /// Whether receipts are kept, where messages are signed.
     receipts: Option<bool>,
+    pins: Pins,
 }
 
 impl With {
     fn new(
         client: &Arc<Client>,
-        own: Arc<Own>,
+        (own, pins): (Arc<Own>, &Pins),
         (terms, sealing): (&Terms, &Sealing),
     ) -> Result<Self, Error> {
         let terms = agreed(terms, sealing)?;
         let receipts = sealing.sign.then_some(sealing.receipts);
-        Ok(Self { client: Arc::clone(client), own, terms, receipts })
+        Ok(Self { client: Arc::clone(client), own, terms, receipts, pins: pins.clone() })
     }
 }
 
@@ -156,11 +158,11 @@ impl Calling {
     /// Begins: the first message lies on the caller's ring. None where the link is plain.
     pub(crate) fn begin(
         client: &Arc<Client>,
-        own: Arc<Own>,
+        (own, pins): (Arc<Own>, &Pins),
         (terms, sealing): (&Terms, &Sealing),
         pending: &mut Pending,
     ) -> Result<Self, Error> {
-        let with = With::new(client, own, (terms, sealing))?;
+        let with = With::new(client, (own, pins), (terms, sealing))?;
         let service = (sealing.server.clone(), terms.peer.pid, sealing.name.clone());
         let begin = client.begin_with(&service);
         let (state, message) = Caller::begin(&with.own.credentials, &with.terms, begin, false);
@@ -173,10 +175,10 @@ impl Serving {
     /// For a link that was offered.
     pub(crate) fn new(
         client: &Arc<Client>,
-        own: Arc<Own>,
+        (own, pins): (Arc<Own>, &Pins),
         (terms, sealing): (&Terms, &Sealing),
     ) -> Result<Self, Error> {
-        let with = With::new(client, own, (terms, sealing))?;
+        let with = With::new(client, (own, pins), (terms, sealing))?;
         Ok(Self { with, state: None, retried: false })
     }
 }
@@ -195,10 +197,10 @@ impl Side for Calling {
     }
 
     fn step(&mut self, ends: &mut Ends) -> Result<Option<Channel>, Broken> {
-        let With { client, own, terms, .. } = &self.with;
+        let With { client, own, terms, pins, .. } = &self.with;
         while let Some(message) = take(&mut ends.consumer)? {
             let state = self.state.take().expect("it is there until the handshake is over");
-            match state.answer(&own.credentials, terms, &message, &own.checks())? {
+            match state.answer(&own.credentials, terms, &message, &own.checks(pins.all()))? {
                 Next::Done(channel, last) => {
                     last.map_or(Ok(()), |last| push(&mut ends.producer, &last))?;
                     client.keep_service(self.service.clone(), &channel);
@@ -223,9 +225,9 @@ impl Side for Serving {
     }
 
     fn step(&mut self, ends: &mut Ends) -> Result<Option<Channel>, Broken> {
-        let With { client, own, terms, .. } = &self.with;
+        let With { client, own, terms, pins, .. } = &self.with;
         while let Some(message) = take(&mut ends.consumer)? {
-            let checks = own.checks();
+            let checks = own.checks(pins.all());
             if let Some(state) = self.state.take() {
                 let channel = state.finish(terms, &message, &checks)?;
                 client.keep_caller(&channel);

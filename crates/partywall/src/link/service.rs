@@ -68,6 +68,7 @@ use crate::domain::{self, Offered, Visit, Visited};
 use crate::error::Error;
 use crate::lock::lock;
 use crate::peer::Peer;
+use crate::pins::Pins;
 use crate::telemetry::{self, Route, Side};
 
 /// How long a caller's thread takes records for the service; what is left then is the driver's, and
@@ -176,7 +177,8 @@ impl Adopting {
 }
 
 /// Takes an offer, and says so to the coordinator.
-pub(crate) fn adopt(offer: Offer) -> Result<Adopting, Error> {
+pub(crate) fn adopt(offer: Offer, pins: &Pins) -> Result<Adopting, Error> {
+    pins.may_open(&offer.terms, offer.tracked.name())?;
     let Offer { mut terms, memory, socket, tracked } = offer;
     // Before the caller can see that the link is open.
     let offered = Offered::new(terms.peer.pid, terms.link).map_err(|source| {
@@ -207,7 +209,7 @@ pub(crate) fn open<D: Dispatch>(
 
 /// The same of a link that is sealed, once its caller has proven who it is.
 pub(crate) async fn open_sealed<D: Dispatch>(
-    adopting: Adopting,
+    (adopting, pins): (Adopting, Pins),
     (callers, security): (OwnedFd, Security),
     dispatch: D,
     accounts: Arc<Accounts>,
@@ -216,7 +218,7 @@ pub(crate) async fn open_sealed<D: Dispatch>(
     let client = tracked.client();
     let sealing = terms.sealing.as_ref().expect("the link is sealed");
     let own = client.certified(HANDSHAKE_TIME).await?;
-    let mut side = Serving::new(client, own, (&terms, sealing))?;
+    let mut side = Serving::new(client, (own, &pins), (&terms, sealing))?;
     let done = match adopted.open_after(callers, |ends| side.step(ends)) {
         Ok((ends, Some(channel))) => Ok(LinkEnd::sealed(ends, channel, &side)),
         Ok((ends, None)) => sealed::finish(&mut side, ends, HANDSHAKE_TIME).await,

@@ -46,6 +46,7 @@ use super::Link;
 use super::broken::Broken;
 use crate::coordinator::{Client, Own};
 use crate::lock::lock;
+use crate::pins::Pins;
 
 pub(crate) use stream::{Came, Incoming, Outgoing};
 #[cfg(feature = "blocking")]
@@ -65,6 +66,8 @@ pub(crate) struct Signing {
     name: Arc<str>,
     /// Who is at the other end.
     peer: Id,
+    /// Keys of which one is to be among those of its certificates.
+    pins: Pins,
     /// Receipts are handed in.
     receipts: bool,
     /// Calls that this end has numbered.
@@ -86,7 +89,7 @@ impl Signing {
         client: &Arc<Client>,
         channel: [u8; 32],
         name: &str,
-        peer: &Id,
+        (peer, pins): (&Id, &Pins),
         receipts: bool,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -94,6 +97,7 @@ impl Signing {
             channel,
             name: name.into(),
             peer: peer.clone(),
+            pins: pins.clone(),
             receipts,
             calls: AtomicU64::new(0),
             known: Mutex::new(None),
@@ -139,8 +143,9 @@ impl Signing {
         if let Some((_, certified)) = known.filter(|(known, _)| Arc::ptr_eq(known, chain)) {
             return Ok(certified);
         }
-        let checks = own.checks();
+        let checks = own.checks(self.pins.all());
         let certified = checks.roots.verify(chain, checks.now)?;
+        certified.is_pinned(checks.pins)?;
         if certified.id != self.peer {
             let (expected, found) = (self.peer.to_string(), certified.id.to_string());
             return Err(MessageError::Identity { expected, found });

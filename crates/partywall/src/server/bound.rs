@@ -59,6 +59,12 @@ impl Bound {
     pub(super) async fn new(at: Addresses, served: Served, place: Place) -> Result<Self, Error> {
         served.check()?;
         let targets = at.targets()?;
+        let pins = &served.options.pins;
+        for target in &targets {
+            if let Target::Http(_) | Target::Unix(_) = target {
+                pins.need_proof(&format!("`{target}` speaks no TLS"))?;
+            }
+        }
         let is_name = |target: &&Target| matches!(target, Target::Name(_));
         let names = targets.iter().filter(is_name).count();
         let named: Vec<ServiceName> = targets.iter().filter_map(Target::name).cloned().collect();
@@ -74,7 +80,7 @@ impl Bound {
                 Target::Http(url) => listening(http2::Listener::tcp(&url).await?)?,
                 Target::Https(url) => {
                     let client = coordinator::get_async(&place, place.patience()).await?;
-                    let terms = http2::TlsTerms::new(client, &named).await?;
+                    let terms = http2::TlsTerms::new(client, &named, pins).await?;
                     listening(http2::Listener::tls(&url, terms).await?)?
                 }
                 Target::Unix(path) => listening(http2::Listener::unix(&path)?)?,

@@ -134,7 +134,7 @@ pub(super) async fn serve(
         match event {
             Some(Event::Offer(offer)) => {
                 let link = offer.terms.link;
-                match link::service::adopt(*offer) {
+                match link::service::adopt(*offer, &options.pins) {
                     Ok(adopted) => drop(adopting.insert(link, adopted)),
                     Err(why) => tracing::warn!(link, %why, "a link was not adopted"),
                 }
@@ -144,6 +144,7 @@ pub(super) async fn serve(
                 let callers = (callers, security);
                 if adopted.is_sealed() {
                     let (calls, accounts) = (HttpCalls::of(&services), Arc::clone(&accounts));
+                    let adopted = (adopted, options.pins.clone());
                     opening.spawn(link::service::open_sealed(adopted, callers, calls, accounts));
                     continue;
                 }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::options::Served;
 use crate::coordinator::Client;
 use crate::error::Error;
+use crate::pins::Pins;
 use crate::target::{Target, TargetError};
 
 /// Nothing can be set.
@@ -19,7 +20,7 @@ pub(super) struct Settings {}
 pub(super) struct TlsTerms;
 
 impl TlsTerms {
-    pub(super) async fn new(_: Arc<Client>, _: &[ServiceName]) -> Result<Self, Error> {
+    pub(super) async fn new(_: Arc<Client>, _: &[ServiceName], _: &Pins) -> Result<Self, Error> {
         Ok(Self)
     }
 }

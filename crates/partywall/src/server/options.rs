@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use partywall_abi::limits;
+use partywall_trust::Pin;
 use tokio::sync::Semaphore;
 
 use super::Server;
@@ -11,6 +12,7 @@ use super::http2::Settings;
 use crate::dispatch::{HttpService, Limits, Services};
 use crate::error::Error;
 use crate::link::account::{Accounts, Bounds};
+use crate::pins::Pins;
 
 /// How long calls that are open may go on when a server ends, unless it is set.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -22,6 +24,7 @@ pub(crate) struct Options {
     limits: Limits,
     pub(super) drain: Duration,
     pub(super) age: Age,
+    pub(super) pins: Pins,
     #[cfg_attr(not(feature = "http2"), expect(dead_code, reason = "nothing can be set"))]
     pub(super) http2: Settings,
 }
@@ -29,7 +32,8 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (limits, http2) = (Limits::default(), Settings::default());
-        Self { bounds: Bounds::default(), limits, drain: DRAIN, age: Age::default(), http2 }
+        let (age, pins) = (Age::default(), Pins::default());
+        Self { bounds: Bounds::default(), limits, drain: DRAIN, age, pins, http2 }
     }
 }
 
@@ -164,6 +168,17 @@ impl<L> Server<L> {
     /// go as bytes, and with 0 all do.
     pub fn max_parcel_bytes_per_caller(mut self, most: usize) -> Self {
         self.options.bounds.owned = most;
+        self
+    }
+
+    /// Takes calls only of callers whose certificate is by this key: its own one, or one of those who have
+    /// signed it, up to the root. Of several pins one is enough. A caller that is certified by others, and
+    /// each link that is not sealed, is refused, and so the policy needs `seal = "required"` for the names;
+    /// serving at `http://` or `unix:`, and [`Router::in_process`](super::Router::in_process), fails with
+    /// [`Error::NotPinned`]. See [`Endpoint::pin`](crate::Endpoint::pin).
+    #[must_use]
+    pub fn pin(mut self, pin: Pin) -> Self {
+        self.options.pins.add(pin);
         self
     }
 

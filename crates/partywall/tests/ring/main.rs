@@ -6,6 +6,7 @@ mod calls;
 mod http;
 mod interop;
 mod pace;
+mod pins;
 mod resending;
 mod sealed;
 mod security;

@@ -1,4 +1,5 @@
 mod attacks;
+mod pins;
 mod secrecy;
 mod terms;
 
@@ -48,7 +49,7 @@ impl World {
     }
 
     fn checks(&self) -> Checks<'_> {
-        Checks { roots: &self.roots, now: now(), pinned: None }
+        Checks { roots: &self.roots, now: now(), pinned: None, pins: &[] }
     }
 
     /// The two ends as they are.
@@ -215,8 +216,8 @@ fn each_pattern_ends_with_a_channel() {
                 for (peer, is) in
                     [(&ends.caller.peer, &world.service), (&ends.service.peer, &world.caller)]
                 {
-                    let certified = Certified::read(&is.chain().certificates()[0]).unwrap();
-                    assert_eq!(peer.certified, certified);
+                    let verified = world.roots.verify(is.chain(), now()).unwrap();
+                    assert_eq!(peer.certified, verified);
                     assert_eq!(peer.static_key, is.static_key());
                     assert_eq!(peer.evidence, b"evidence");
                 }
@@ -332,7 +333,7 @@ fn a_resumed_service_is_checked_again() {
     let run = |world: &World, begin: Begin, pinned: Option<&[u8; KEY]>, now| {
         let mut wire = world.wire();
         wire.found = Some(ends.service.resumption.clone());
-        wire.caller.2 = Checks { roots: &world.roots, now, pinned };
+        wire.caller.2 = Checks { roots: &world.roots, now, pinned, pins: &[] };
         wire.run(begin)
     };
     let key = world.service.static_key();

@@ -115,7 +115,7 @@ impl World {
 
     /// Whom each end believes.
     pub fn checks(&self) -> Checks<'_> {
-        Checks { roots: &self.roots, now: self.now, pinned: None }
+        Checks { roots: &self.roots, now: self.now, pinned: None, pins: &[] }
     }
 
     /// The caller's end of a handshake on a link.

@@ -224,6 +224,7 @@ fn the_audit_log_says_whether_descriptors_may_cross() {
     assert!(!later.iter().any(|line| line.contains("granted")), "{later:?}");
     let (introduced, later) = says(plain(0));
     assert!(introduced[0].contains("\"descriptors\":0,\"leases\":false"), "{introduced:?}");
+    assert!(introduced[0].contains("\"seal\":\"off\",\"sign\":\"off\"}"), "{introduced:?}");
     let granted = later.iter().find(|line| line.contains("\"event\":\"granted\"")).unwrap();
     let what = "\"descriptors\":3,\"leases\":true";
     assert!(granted.contains(what) && granted.contains("\"uid\":2"), "{granted}");
@@ -298,6 +299,9 @@ fn the_ends_of_a_names_links_measure_and_each_says_its_own() {
         Effect::Send { message: Message::List(ListMessage::Row { row, .. }), .. } => {
             format!("row {}", row.link)
         }
+        Effect::Send { message: Message::List(ListMessage::Unable { link, role, .. }), .. } => {
+            format!("unable {link} {role:?}")
+        }
         Effect::Send {
             message: Message::List(ListMessage::Pace { link, caller, server, .. }),
             ..
@@ -314,6 +318,7 @@ fn the_ends_of_a_names_links_measure_and_each_says_its_own() {
             format!("row {number}"),
             format!("pace {number} Some(2) Some(5)"),
             format!("row {with_old}"),
+            format!("unable {with_old} Caller"),
             format!("pace {with_old} None None"),
             "listed".into(),
         ]

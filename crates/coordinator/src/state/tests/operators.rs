@@ -1,6 +1,6 @@
 //! Where there is an operators' socket, operators' calls are taken there alone.
 
-use partywall_abi::control::GateMessage;
+use partywall_abi::control::{GateMessage, TraceMessage};
 
 use super::*;
 
@@ -28,12 +28,13 @@ fn admitted(
     (conn, told.collect())
 }
 
-fn orders() -> [Message; 4] {
+fn orders() -> [Message; 5] {
     [
         Message::List(ListMessage::List { request: 3 }),
         Message::List(ListMessage::Instances { request: 3 }),
         Message::Policy(PolicyMessage::Reload { request: 3 }),
         Message::Gate(GateMessage::Switch { request: 3, name: name(), open: false }),
+        Message::Trace(TraceMessage::Trace { request: 3, link: 1 }),
     ]
 }
 
@@ -52,7 +53,9 @@ fn operators_calls_are_taken_at_their_socket_alone() {
         }
         let (operator, told) = admitted(&mut s, true, facts(uid), SPOKEN);
         assert_eq!(told, ["welcome"]);
-        let [list, instances, reload, switch] = orders();
+        let [list, instances, reload, switch, trace] = orders();
+        let effects = ask(&mut s, operator, trace);
+        assert!(refused(&effects).1.contains("no open link"), "{effects:?}");
         assert_eq!(ask(&mut s, operator, reload), [Effect::Reload { conn: operator, request: 3 }]);
         let effects = ask(&mut s, operator, switch);
         assert!(refused(&effects).1.contains("serve"), "nobody does: {effects:?}");

@@ -6,6 +6,7 @@ use partywall_trust::message::{Receipt, Requests, Said, Way};
 use partywall_trust::{Chain, Roots, SigningKey, TrustDomain};
 
 use super::*;
+use crate::state::list::LIST_WAIT;
 use crate::trust::{Clock, Trust};
 
 /// A policy in which links to `g` are sealed so.
@@ -99,6 +100,46 @@ fn a_link_whose_end_cannot_seal_is_plain_or_refused() {
     let [server, web] = [1, 2].map(|uid| admit_able(&mut s, uid, Capabilities::OWN));
     register(&mut s, server);
     assert_eq!(offered_to(&mut s, web), (Seal::Off, None));
+}
+
+/// What an operator with these capabilities is told of ends that cannot seal.
+fn unable(s: &mut State, capabilities: Capabilities) -> Vec<(u64, Role)> {
+    let operator = admit_able(s, 9, capabilities);
+    ask(s, operator, Message::List(ListMessage::List { request: 3 }));
+    s.timeout(Instant::now() + LIST_WAIT);
+    s.room(operator);
+    let told = s.take_effects().into_iter().filter_map(|effect| match effect {
+        Effect::Send {
+            message: Message::List(ListMessage::Unable { request: 3, link, role }),
+            ..
+        } => Some((link, role)),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn an_operator_is_told_of_ends_that_cannot_seal() {
+    let (all, without) = (Capabilities::OWN, Capabilities::OWN.without(Capabilities::SEAL));
+    for (wish, servers, webs, ends) in [
+        ("prefer", without, all, &[Role::Server][..]),
+        ("off", all, without, &[Role::Caller]),
+        ("off", without, without, &[Role::Caller, Role::Server]),
+        ("off", all, all, &[]),
+        ("prefer", all, all, &[]),
+    ] {
+        let mut s = sealing(wish);
+        let server = admit_able(&mut s, 1, servers);
+        let web = admit_able(&mut s, 2, webs);
+        register(&mut s, server);
+        let (link, _) = link(&mut s, web);
+        let expected: Vec<_> = ends.iter().map(|role| (link, *role)).collect();
+        assert_eq!(unable(&mut s, all), expected, "{wish}");
+        // An older one would not know what that is, and a link that is over is nobody's trouble.
+        assert_eq!(unable(&mut s, without), [], "{wish}");
+        ask(&mut s, server, closed(link, Role::Server));
+        assert_eq!(unable(&mut s, all), [], "{wish}");
+    }
 }
 
 /// A plain link is none that a policy that requires more lets go on.

@@ -14,6 +14,7 @@ use tonic::body::Body;
 use super::*;
 use crate::coordinator::Place;
 use crate::link::signed::{JOINED, Signing};
+use crate::pins::Pins;
 
 const METHOD: &str = "/a.B/C";
 
@@ -40,8 +41,8 @@ impl Two {
         let [web, server] = ids();
         let authority = Authority::new(&web.domain(), SystemTime::now()).unwrap();
         let (callers, servers) = (process(&authority, &web), process(&authority, &server));
-        let caller = Signing::new(&callers, [7; 32], "g", &server, false);
-        let server = Signing::new(&servers, [7; 32], "g", &web, false);
+        let caller = Signing::new(&callers, [7; 32], "g", (&server, &Pins::default()), false);
+        let server = Signing::new(&servers, [7; 32], "g", (&web, &Pins::default()), false);
         Self { authority, caller, server }
     }
 
@@ -187,19 +188,34 @@ fn rows_37_and_39_messages_elsewhere_are_never_delivered() {
     refused(two.server.called("/a.B/D"), &one, 0);
     // On another channel, of another name, and a request as an answer.
     let servers = two.server.client();
-    let other = Signing::new(servers, [8; 32], "g", &ids()[0], false);
+    let other = Signing::new(servers, [8; 32], "g", (&ids()[0], &Pins::default()), false);
     refused(other.called(METHOD), &one, 0);
-    let other = Signing::new(servers, [7; 32], "h", &ids()[0], false);
+    let other = Signing::new(servers, [7; 32], "h", (&ids()[0], &Pins::default()), false);
     refused(other.called(METHOD), &one, 0);
     let (came, ended) = read(VerifyingBody::of(&caller, Way::Reply, body(&one, 1 << 20)));
     assert!(ended.is_err() && came.is_empty());
+    // By a key of which none is pinned, and by one of which one is.
+    let pinned = |two: &Two| {
+        let mut pins = Pins::default();
+        pins.add(partywall_trust::Pin::of_certificate(two.authority.root()).unwrap());
+        Signing::new(servers, [7; 32], "g", (&ids()[0], &pins), false).called(METHOD)
+    };
+    refused(pinned(&Two::new()), &one, 0);
+    let (came, ended) = read(VerifyingBody::of(&pinned(&two), Way::Request, body(&one, 1 << 20)));
+    assert!(ended.is_ok() && delivered(&came) == 1);
     // By somebody else, and by somebody of another authority.
     let [web, server] = ids();
     let third = process(&two.authority, &server);
-    let third = Signing::new(&third, [7; 32], "g", &server, false);
+    let third = Signing::new(&third, [7; 32], "g", (&server, &Pins::default()), false);
     refused(called(), &signed(&third.call(METHOD), &[b"one"]), 0);
     let stranger = Two::new();
-    let stranger = Signing::new(&process(&stranger.authority, &web), [7; 32], "g", &server, false);
+    let stranger = Signing::new(
+        &process(&stranger.authority, &web),
+        [7; 32],
+        "g",
+        (&server, &Pins::default()),
+        false,
+    );
     refused(called(), &signed(&stranger.call(METHOD), &[b"one"]), 0);
     // A message without a signature, and a signature without a message.
     refused(called(), &message(b"plain"), 0);

@@ -51,6 +51,7 @@ impl Two {
             own: Own::certified_by(&authority, id, dns, now),
             terms: terms.clone(),
             receipts: None,
+            pins: Pins::default(),
         };
         Self { caller: with(&caller, &[]), server: with(&service, &[NAME]) }
     }
@@ -62,6 +63,7 @@ impl Two {
             own: Arc::clone(&with.own),
             terms: handshake::Terms { channel: [channel; 16], ..with.terms.clone() },
             receipts: None,
+            pins: Pins::default(),
         };
         let (caller, server) = (with(&self.caller), with(&self.server));
         let service = (ids()[1].to_string(), None, NAME.to_owned());

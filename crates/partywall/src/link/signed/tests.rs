@@ -9,7 +9,8 @@ use crate::coordinator::Place;
 fn a_caller_knows_so_many_requests_that_no_reply_has_spoken_of() {
     let client = Arc::new(Client::new(Place::Path(PathBuf::from("/none"))));
     let peer = "spiffe://a.example/service/server".parse().unwrap();
-    let caller = Signing::new(&client, [7; 32], "g", &peer, false).call("/a.B/C");
+    let caller =
+        Signing::new(&client, [7; 32], "g", (&peer, &Pins::default()), false).call("/a.B/C");
     let said = |number| caller.said((Way::Request, number), (false, [0; 32]), 0);
     let mut state = lock(&caller.state);
     let one = {

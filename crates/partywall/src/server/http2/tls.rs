@@ -30,6 +30,7 @@ use crate::coordinator::Client;
 use crate::error;
 use crate::lock::lock;
 use crate::peer::CertifiedAs;
+use crate::pins::Pins;
 use crate::tls;
 
 /// How long the coordinator may take to certify this process, or to say who may call what.
@@ -43,6 +44,8 @@ pub(in crate::server) struct Terms {
     pub(in crate::server) client: Arc<Client>,
     /// The names whose methods are called.
     pub(in crate::server) names: Arc<Vec<ServiceName>>,
+    /// The keys that callers' certificates must be by.
+    pub(in crate::server) pins: Pins,
 }
 
 impl Terms {
@@ -53,6 +56,7 @@ impl Terms {
     pub(in crate::server) async fn new(
         client: Arc<Client>,
         names: &[ServiceName],
+        pins: &Pins,
     ) -> Result<Self, error::Error> {
         let own = client.certified(WITHIN).await?;
         let may = own.certified.dns.iter().filter_map(|name| ServiceName::new(name).ok());
@@ -60,7 +64,7 @@ impl Terms {
             [] => may.filter(|name| name.as_str() != "localhost").collect(),
             names => names.to_vec(),
         };
-        Ok(Self { client, names: Arc::new(names) })
+        Ok(Self { client, names: Arc::new(names), pins: pins.clone() })
     }
 }
 
@@ -102,7 +106,7 @@ impl Caller {
     }
 
     async fn ask(&self, id: &str) -> Result<MethodSet, Status> {
-        let Terms { client, names } = &self.0.terms;
+        let Terms { client, names, .. } = &self.0.terms;
         let mut all = MethodSet::default();
         for name in names.iter() {
             let methods = client.may_call(name, id, WITHIN).await.map_err(Status::from)?;
@@ -134,7 +138,7 @@ impl Stream {
         let opening = async move {
             let own = terms.client.certified(WITHIN).await;
             let own = own.map_err(|why| io::Error::other(why.to_string()))?;
-            let (stream, certified) = tls::accept(own, tcp).await?;
+            let (stream, certified) = tls::accept((own, terms.pins), tcp).await?;
             known.0.certified.get_or_init(|| CertifiedAs(certified.id.as_str().into()));
             Ok(stream)
         };
