@@ -199,6 +199,8 @@ struct Service {
     call: BTreeMap<String, Rule>,
     /// Whether links to it are sealed, whoever calls.
     seal: Wish,
+    /// The least security of links to it, whoever calls, if something is demanded.
+    least: Option<Security>,
 }
 
 /// What a principal may call at a name, and over which links.
@@ -486,7 +488,10 @@ impl Policy {
             Wish::Required => Seal::Sealed,
             Wish::Off | Wish::Prefer => Seal::Off,
         };
-        rules.fold(Security::LOWEST.with_seal(seal), Security::max_per_field)
+        let least = self.services.get(name).and_then(|service| service.least);
+        let least =
+            least.unwrap_or(Security::LOWEST).max_per_field(Security::LOWEST.with_seal(seal));
+        rules.fold(least, Security::max_per_field)
     }
 
     /// What may cross on these principals' links to the name: the most that a rule of theirs has, and leases

@@ -470,7 +470,8 @@ impl Policy {
             }
         }
         let register = section.register.iter().map(|p| p.get_ref().clone()).collect();
-        let mut service = Service { register, call: BTreeMap::new(), seal: section.seal };
+        let (call, least) = (BTreeMap::new(), None);
+        let mut service = Service { register, call, seal: section.seal, least };
         for (principal, rule) in &section.call {
             let key = format!("{key}.call.{}", principal.get_ref());
             let mut set = MethodSet::default();

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use partywall_abi::name::ServiceName;
+use partywall_abi::security::{Seal, Security};
 use partywall_trust::LEAF_LIFE;
 use partywall_trust::record::Suite;
 use serde::Deserialize;
@@ -77,6 +78,25 @@ impl Policy {
         let service = self.services.get(name).map_or(Wish::Off, |service| service.seal);
         let rules = self.calls(principals, name).map(|(_, rule)| rule.seal);
         rules.fold(service, Wish::max)
+    }
+
+    /// Has all links to the name be at least so secure, whoever calls, beside what the rules of callers
+    /// require.
+    ///
+    /// # Errors
+    /// The name of a principal on whose links descriptors cross, which are not sealed, and the links have to
+    /// be.
+    pub fn demand(&mut self, name: &ServiceName, least: Security) -> Result<(), String> {
+        let service = self.services.entry(name.clone()).or_default();
+        if least.seal == Seal::Sealed {
+            if let Some((caller, _)) = service.call.iter().find(|(_, rule)| !rule.grant.is_none()) {
+                return Err(caller.clone());
+            }
+            service.seal = Wish::Required;
+        }
+        let before = service.least.unwrap_or(Security::LOWEST);
+        service.least = Some(before.max_per_field(least));
+        Ok(())
     }
 
     /// How records of sealed links are made: the suite, and whether they have lengths of classes.
