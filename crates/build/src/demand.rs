@@ -13,9 +13,7 @@ use std::io;
 use std::path::Path;
 
 use prost::Message as _;
-use prost_reflect::{
-    DescriptorPool, DynamicMessage, ExtensionDescriptor, ReflectMessage as _, Value,
-};
+use prost_reflect::{DescriptorPool, DynamicMessage, ExtensionDescriptor, Value};
 use protox::file::{
     ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver,
 };

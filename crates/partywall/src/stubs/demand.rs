@@ -28,8 +28,9 @@
 //! ```
 //!
 //! An answer that comes while it is closed fails the call as well. tonic's own channel gets no request at
-//! all. Of another one behind layers of the program's own, the head may have gone out, and no message. An
-//! interceptor that drops the extensions of a request drops the demand, and the pass with it: the call fails.
+//! all. Of another one behind layers of the program's own, the head may have gone out, and no message: its
+//! service sees a call that is cancelled before the first message. An interceptor that drops the extensions of
+//! a request drops the demand, and the pass with it: the call fails.
 //!
 //! # What it costs
 //!
