@@ -172,20 +172,16 @@ pub(crate) fn unknown_demand(of: &str, option: &str, what: &str) -> Error {
 /// The options of demands cannot be read.
 pub(crate) fn not_whole(error: &dyn std::error::Error) -> Error {
     let text = format!(
-        "the descriptors import `{}`, and something that it needs is missing: {error}; remedy: write them with \
-         their imports (`protoc --include_imports`)",
-        crate::demand::NAME
+        "the descriptors import `partywall/security.proto`, and something that it needs is missing: {error}; \
+         remedy: write them with their imports (`protoc --include_imports`)"
     );
     Error::new(ErrorKind::InvalidData, text)
 }
 
 /// Descriptors have lost the options of demands.
 pub(crate) fn options_are_lost() -> Error {
-    let text = format!(
-        "the descriptors import `{}`, and prost drops its options when it decodes them; remedy: compile the files \
-         by `compile_protos`, or read the descriptors by `skip_protoc_run` and `file_descriptor_set_path` of \
-         `partywall_build::Builder`",
-        crate::demand::NAME
-    );
+    let text = "the descriptors import `partywall/security.proto`, and prost drops its options when it decodes \
+                them; remedy: compile the files by `compile_protos`, or read the descriptors by `skip_protoc_run` \
+                and `file_descriptor_set_path` of `partywall_build::Builder`";
     Error::new(ErrorKind::InvalidInput, text)
 }

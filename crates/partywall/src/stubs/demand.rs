@@ -3,7 +3,7 @@
 //! ```text
 //! caller    natively        the link is picked, checked and used: one value, so nothing comes between
 //!           without runtime the same, and again for each link that the call is offered to
-//!           another way     the request carries the demand to its channel (`Demanded`), which checks the link
+//!           another way     the request carries the demand to its channel (`Demanded`), to check the link
 //!                           or the address as it begins the call there
 //! service   natively        where the request is decoded (`Incoming::demand`)
 //!           another way     where the request comes to its method, or is decoded (`refused`)
@@ -29,8 +29,8 @@
 //!
 //! An answer that comes while it is closed fails the call as well. tonic's own channel gets no request at
 //! all. Of another one behind layers of the program's own, the head may have gone out, and no message: its
-//! service sees a call that is cancelled before the first message. An interceptor that drops the extensions of
-//! a request drops the demand, and the pass with it: the call fails.
+//! service sees a call that is cancelled before the first message. An interceptor that drops the extensions
+//! of a request drops the demand, and the pass with it: the call fails.
 //!
 //! # What it costs
 //!
