@@ -21,7 +21,8 @@
 //! very type that offers: whatever is wrapped, by an interceptor or a layer, is another type and is
 //! never passed by.
 //!
-//! What a `.proto` file demands of a call's link is checked on both ends, on either way: see the module `demand`.
+//! What a `.proto` file demands of a call's link is checked on both ends, on either way: see the module
+//! `demand`.
 //!
 //! # What the compiler makes of it
 //!
