@@ -19,7 +19,16 @@ fn main() -> Result<()> {
     ours("proto/later.proto", &out.join("partywall/later"))?;
     tonics("proto/stubs.proto", &out.join("tonic"))?;
     tonics("proto/later.proto", &out.join("tonic/later"))?;
+    demands("proto/demands.proto", INCLUDE, &out.join("partywall/demands"))?;
+    demands("proto/free/demands.proto", "proto/free", &out.join("partywall/free"))?;
     frames("proto/frames.proto", &out)
+}
+
+/// By partywall-build alone.
+fn demands(proto: &str, include: &str, out: &Path) -> Result<()> {
+    println!("cargo:rerun-if-changed={proto}");
+    std::fs::create_dir_all(out)?;
+    Ok(partywall_build::configure().out_dir(out).compile_protos(&[proto], &[include])?)
 }
 
 /// By both, with `bytes` that are cut and not copied.

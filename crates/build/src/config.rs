@@ -4,19 +4,20 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use prost_build::Config;
+use tonic_prost_build::FileDescriptorSet;
 
 use crate::error;
 
 const NO_FILES: [&Path; 0] = [];
 
-/// Whether descriptors are read from the config's path: it has been told to skip protoc.
-pub(crate) fn reads_descriptors(config: &mut Config) -> io::Result<bool> {
+/// The descriptors at the config's path, if it reads them from there: it has been told to skip protoc.
+pub(crate) fn read_descriptors(config: &mut Config) -> io::Result<Option<FileDescriptorSet>> {
     // No program has such a name, so none is run.
     config.protoc_executable("\0");
     match config.load_fds(&NO_FILES, &NO_FILES) {
-        Ok(_) => Ok(true),
+        Ok(files) => Ok(Some(files)),
         // Of the name.
-        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(false),
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(None),
         Err(error) if error.kind() == ErrorKind::Other => Err(error::no_descriptors()),
         Err(error) => Err(error),
     }

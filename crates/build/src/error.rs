@@ -19,6 +19,11 @@ pub(crate) fn not_compiled<P: AsRef<Path>>(
             () if text.ends_with("found 'edition'") => {
                 ": the compiler (protox) does not support editions; remedy: `syntax = \"proto3\";` in its place"
             }
+            () if is_of_a_demand(&text) => {
+                "; remedy: write `option (partywall.security) = { .. };` in a service, or `option \
+                 (partywall.method_security) = { .. };` in a method, with `seal` and `sign` (OFF, REQUIRED) and \
+                 `evidence` (OBSERVED, STARTED)"
+            }
             () => "",
         };
         return Error::new(ErrorKind::InvalidInput, text + remedy);
@@ -69,6 +74,14 @@ fn located<P: AsRef<Path>>(error: &protox::Error, includes: &[P]) -> String {
 /// Whether files import each other. protox says so in its text alone.
 fn is_cycle(error: &protox::Error) -> bool {
     error.to_string().starts_with("import cycle")
+}
+
+/// Whether a name that is wrong is one of demands, or was meant to be. protox says so in its text alone.
+fn is_of_a_demand(text: &str) -> bool {
+    let name = |rest: &str| rest.split('\'').next().is_some_and(|name| !name.contains('.'));
+    text.contains("'(partywall.")
+        || text.contains("'partywall.Security")
+        || text.split("'partywall.").skip(1).any(name)
 }
 
 fn is_directory(proto: &Path) -> Error {
@@ -145,4 +158,30 @@ pub(crate) fn not_a_directory(out_dir: &Path) -> Error {
          `out_dir` to a directory"
     );
     Error::new(ErrorKind::NotADirectory, text)
+}
+
+/// A demand that may be stricter than what this release knows.
+pub(crate) fn unknown_demand(of: &str, option: &str, what: &str) -> Error {
+    let text = format!(
+        "`{of}`: option `({option})` has {what}, which this release does not know; remedy: take a partywall-build \
+         that does, or leave it out"
+    );
+    Error::new(ErrorKind::InvalidInput, text)
+}
+
+/// The options of demands cannot be read.
+pub(crate) fn not_whole(error: &dyn std::error::Error) -> Error {
+    let text = format!(
+        "the descriptors import `partywall/security.proto`, and something that it needs is missing: {error}; \
+         remedy: write them with their imports (`protoc --include_imports`)"
+    );
+    Error::new(ErrorKind::InvalidData, text)
+}
+
+/// Descriptors have lost the options of demands.
+pub(crate) fn options_are_lost() -> Error {
+    let text = "the descriptors import `partywall/security.proto`, and prost drops its options when it decodes \
+                them; remedy: compile the files by `compile_protos`, or read the descriptors by `skip_protoc_run` \
+                and `file_descriptor_set_path` of `partywall_build::Builder`";
+    Error::new(ErrorKind::InvalidInput, text)
 }

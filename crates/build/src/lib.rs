@@ -41,6 +41,42 @@
 //!
 //! [`tonic::Request::set_timeout`]: https://docs.rs/tonic/latest/tonic/struct.Request.html#method.set_timeout
 //!
+//! # What a `.proto` file demands
+//!
+//! A file can say what the calls of a service or a method need of the link that they travel over:
+//!
+//! ```proto
+//! import "partywall/security.proto";
+//!
+//! service Billing {
+//!   option (partywall.security) = { seal: REQUIRED evidence: STARTED };
+//!   rpc Show(ShowRequest) returns (ShowReply);
+//!   rpc Charge(ChargeRequest) returns (ChargeReply) {
+//!     option (partywall.method_security).sign = REQUIRED;
+//!   }
+//! }
+//! ```
+//!
+//! The import is built in, and needs no directory. Another compiler has it by [`write_imports`], or from
+//! `proto/partywall/security.proto` of this crate. Of a method and its service the stricter one counts, field
+//! by field: a method adds to what its service demands, and takes nothing away.
+//!
+//! | field | values | demands of the link |
+//! | --- | --- | --- |
+//! | `seal` | `OFF`, `REQUIRED` | it is sealed |
+//! | `sign` | `OFF`, `REQUIRED` | messages are signed |
+//! | `evidence` | `OBSERVED`, `STARTED` | how the identities of its ends are known |
+//!
+//! The client checks the link that a call takes, before anything of it is sent; the service checks it before
+//! the handler is called. Each does so by itself. A call that needs more than its link has fails with
+//! FAILED_PRECONDITION. The text says what is required, by what, and what to do. A client over a channel that
+//! is not `partywall::Channel` does not know what protects its calls, so that all calls with a demand fail. A
+//! method without a demand costs nothing: its stubs are as they were. The module `partywall::stubs::demand`
+//! has how it is checked.
+//!
+//! Descriptors that prost has decoded have lost these options: files with the import are refused by
+//! [`Builder::compile_fds`]. [`Builder::service_generator`] cannot see them.
+//!
 //! # What differs
 //!
 //! - The well-known types of [`Builder::compile_well_known_types`] are those of protox, without comments,
@@ -55,7 +91,7 @@
 //! # How
 //!
 //! tonic-prost-build generates. What it has made is changed in five places, for methods without streams and
-//! with prost's codec:
+//! with prost's codec, and in two more where a method of any kind has a demand:
 //!
 //! ```text
 //! a client's field    tonic::client::Grpc<T>     ->  partywall::stubs::Grpc<T>
@@ -63,6 +99,11 @@
 //! a server's call                                +   partywall::stubs::offer(&req, self)
 //! a server's arm      tonic::server::Grpc        ->  partywall::stubs::ordinary, which many methods share
 //! a server            impl Service for ..Server  ->  partywall::stubs::Generated, its table of methods
+//!
+//! with a demand
+//! a client's method   self.inner.streaming(..)   ->  self.inner.demanding(&DEMAND).streaming(..)
+//! a server's arm                                 +   partywall::stubs::refused(&DEMAND, &req)
+//! its table           request.decode()           ->  request.demand(&DEMAND)?.decode()
 //! ```
 
 use std::io;
@@ -76,8 +117,12 @@ pub use tonic_prost_build::{
 };
 
 mod config;
+mod demand;
 mod error;
 mod native;
+
+use demand::Demands;
+pub use demand::{Demand, Evidence, compiler, demands, write_imports};
 
 /// Compiles one file with its directory as where imports are looked for.
 ///
@@ -108,6 +153,7 @@ pub fn configure() -> Builder {
         out_dir: None,
         compiles: true,
         watches: false,
+        demands: Demands::default(),
         wrong: None,
     }
 }
@@ -126,6 +172,8 @@ pub struct Builder {
     compiles: bool,
     /// Cargo is told of the files.
     watches: bool,
+    /// Of the files, once they are compiled or read.
+    demands: Demands,
     /// What is said of the first setting that is no Rust.
     wrong: Option<String>,
 }
@@ -316,7 +364,7 @@ impl Builder {
     ///
     /// # Errors
     /// With the file, the line and the reason when one cannot be compiled; with the setting when one is no
-    /// Rust; when nothing can be written.
+    /// Rust; with the option of a demand that is not known; when nothing can be written.
     pub fn compile_protos<P>(self, protos: &[P], includes: &[P]) -> io::Result<()>
     where
         P: AsRef<Path>,
@@ -347,8 +395,12 @@ impl Builder {
         if !self.compiles {
             config.skip_protoc_run();
         }
-        if config::reads_descriptors(&mut config)? {
-            return self.generate(config);
+        if let Some(files) = config::read_descriptors(&mut config)? {
+            return match self.descriptors.clone() {
+                Some(path) => self.generate_at(config, &path),
+                // Where they are prost alone knows.
+                None => Demands::check_none(&files).and_then(|()| self.generate(config)),
+            };
         }
         if self.descriptors.is_none() && config::has_a_path(&mut config) {
             return Err(error::unknown_path());
@@ -359,7 +411,8 @@ impl Builder {
     /// Generates from descriptors.
     ///
     /// # Errors
-    /// When a setting is no Rust; when nothing can be written.
+    /// When a setting is no Rust; when nothing can be written; when a file imports
+    /// `partywall/security.proto`, whose options prost has dropped.
     pub fn compile_fds(self, fds: FileDescriptorSet) -> io::Result<()> {
         self.compile_fds_with_config(fds, Config::new())
     }
@@ -371,14 +424,24 @@ impl Builder {
     /// # Errors
     /// As [`Builder::compile_fds`].
     pub fn compile_fds_with_config(self, fds: FileDescriptorSet, config: Config) -> io::Result<()> {
+        Demands::check_none(&fds)?;
         self.generate_from(config, &fds.encode_to_vec())
     }
 
     /// The generator of services alone, for [`Config::service_generator`].
+    ///
+    /// Prost does not tell it of options: what it generates takes no notice of
+    /// [demands](crate#what-a-proto-file-demands). Where there are some, compile by this builder.
     pub fn service_generator(self) -> Box<dyn ServiceGenerator> {
         let tonic = self.tonic.build_client(self.client).build_server(self.server);
-        let services = tonic.service_generator();
-        if self.own_codec { services } else { Box::new(native::Generator(services)) }
+        let (services, is_native) = (tonic.service_generator(), !self.own_codec);
+        match is_native || self.demands.is_imported {
+            false => services,
+            true => {
+                let demands = self.demands.of_methods;
+                Box::new(native::Generator { services, is_native, demands })
+            }
+        }
     }
 
     /// Keeps what is wrong with a setting, which nothing could be generated with.
@@ -394,19 +457,11 @@ impl Builder {
         P: AsRef<Path>,
     {
         if !self.compiles {
-            let descriptors = self.descriptors.as_ref().ok_or_else(error::no_descriptors)?;
-            config.file_descriptor_set_path(descriptors);
-            return self.generate(config);
+            let descriptors = self.descriptors.clone().ok_or_else(error::no_descriptors)?;
+            config.file_descriptor_set_path(&descriptors);
+            return self.generate_at(config, &descriptors);
         }
-        if protos.is_empty() {
-            return Err(error::no_files());
-        }
-        let mut compiler = protox::Compiler::new(includes).map_err(io::Error::other)?;
-        compiler.include_source_info(true).include_imports(true);
-        for proto in protos {
-            let opened = compiler.open_file(proto);
-            opened.map_err(|error| error::not_compiled(&error, proto.as_ref(), includes))?;
-        }
+        let compiler = compiled(protos, includes)?;
         if self.watches {
             for path in compiler.files().filter_map(|file| file.path()) {
                 println!("cargo:rerun-if-changed={}", path.display());
@@ -421,7 +476,16 @@ impl Builder {
         let path = self.descriptors.clone();
         let path = path.unwrap_or_else(|| scratch.path().join("descriptors.bin"));
         std::fs::write(&path, descriptors).map_err(|error| error::not_written(&error, &path))?;
-        config.file_descriptor_set_path(path);
+        config.file_descriptor_set_path(&path);
+        self.generate_at(config, &path)
+    }
+
+    /// Generates from the descriptors at this path, which is the config's.
+    fn generate_at(mut self, config: Config, path: &Path) -> io::Result<()> {
+        // Of a file that cannot be read prost tells.
+        if let Ok(descriptors) = std::fs::read(path) {
+            self.demands = Demands::of(&descriptors)?;
+        }
         self.generate(config)
     }
 
@@ -429,6 +493,10 @@ impl Builder {
     fn generate(self, mut config: Config) -> io::Result<()> {
         if let Some(wrong) = self.wrong {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, wrong));
+        }
+        if self.demands.is_imported {
+            // Nothing is generated for a type that is elsewhere.
+            config.extern_path(demand::MESSAGE, "::core::convert::Infallible");
         }
         let out_dir =
             self.out_dir.clone().or_else(|| std::env::var_os("OUT_DIR").map(PathBuf::from));
@@ -443,4 +511,18 @@ impl Builder {
         let tonic = self.tonic.build_client(false).build_server(false);
         tonic.skip_protoc_run().compile_with_config::<&Path>(config, &[], &[])
     }
+}
+
+/// A compiler that has these files, whose imports are looked for in these directories.
+fn compiled<P: AsRef<Path>>(protos: &[P], includes: &[P]) -> io::Result<protox::Compiler> {
+    if protos.is_empty() {
+        return Err(error::no_files());
+    }
+    let mut compiler = compiler(includes).map_err(io::Error::other)?;
+    compiler.include_source_info(true).include_imports(true);
+    for proto in protos {
+        let opened = compiler.open_file(proto);
+        opened.map_err(|error| error::not_compiled(&error, proto.as_ref(), includes))?;
+    }
+    Ok(compiler)
 }

@@ -1,24 +1,37 @@
-//! The way of their own that unary calls have, in what tonic-prost-build has generated.
+//! The way of their own that unary calls have, and the demands of methods of all kinds, in what
+//! tonic-prost-build has generated.
 
 use std::collections::BTreeMap;
 
+use proc_macro2::TokenStream;
 use prost_build::{Method, Service, ServiceGenerator};
 use quote::{ToTokens as _, format_ident, quote};
 use syn::visit::{self, Visit};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Arm, FnArg, GenericArgument, ImplItem, ImplItemFn, Item, ItemImpl, ItemMod, Lit, Pat, PatLit,
-    PathArguments, TraitItem, parse_quote,
+    Arm, Expr, ExprMethodCall, FnArg, GenericArgument, ImplItem, ImplItemFn, Item, ItemImpl,
+    ItemMod, Lit, Member, Pat, PatLit, PathArguments, TraitItem, parse_quote,
 };
 
+use crate::demand::{Demand, Evidence};
+
 /// Generates services by another generator, and changes what that has made.
-pub(crate) struct Generator(pub(crate) Box<dyn ServiceGenerator>);
+pub(crate) struct Generator {
+    pub(crate) services: Box<dyn ServiceGenerator>,
+    /// Unary calls have a way of their own; else only those with a demand are changed.
+    pub(crate) is_native: bool,
+    /// What methods demand, by their paths.
+    pub(crate) demands: BTreeMap<String, Demand>,
+}
 
 impl ServiceGenerator for Generator {
     fn generate(&mut self, service: Service, buf: &mut String) {
         let mut text = String::new();
-        let described = Described::new(&service);
-        self.0.generate(service, &mut text);
+        let described = Described::new(&service, self);
+        self.services.generate(service, &mut text);
+        if !self.is_native && described.demands.is_empty() {
+            return buf.push_str(&text);
+        }
         let mut file = syn::parse_file(&text).expect("tonic-prost-build generates Rust");
         let mut blocking = None;
         for item in &mut file.items {
@@ -26,7 +39,7 @@ impl ServiceGenerator for Generator {
             let name = module.ident.to_string();
             if let Some(name) = name.strip_suffix("_client") {
                 described.change_client(module);
-                if cfg!(feature = "blocking") {
+                if cfg!(feature = "blocking") && self.is_native {
                     blocking = Some(described.blocking_client(name, module));
                 }
             } else if name.ends_with("_server") {
@@ -38,11 +51,11 @@ impl ServiceGenerator for Generator {
     }
 
     fn finalize(&mut self, buf: &mut String) {
-        self.0.finalize(buf);
+        self.services.finalize(buf);
     }
 
     fn finalize_package(&mut self, package: &str, buf: &mut String) {
-        self.0.finalize_package(package, buf);
+        self.services.finalize_package(package, buf);
     }
 }
 
@@ -52,20 +65,31 @@ struct Described {
     ident: String,
     /// With its package, as in paths.
     name: String,
-    /// Without streams.
+    /// Those with a way of their own.
     unary: Vec<Method>,
+    /// The others.
+    ordinary: Vec<Method>,
+    /// What its methods demand, by their paths.
+    demands: BTreeMap<String, Demand>,
 }
 
 impl Described {
-    fn new(service: &Service) -> Self {
+    fn new(service: &Service, generator: &Generator) -> Self {
         let Service { name, proto_name, package, .. } = service;
         let dot = if package.is_empty() { "" } else { "." };
-        let unary = service.methods.iter();
-        let unary = unary.filter(|method| !method.client_streaming && !method.server_streaming);
+        let is_unary = |method: &Method| {
+            generator.is_native && !method.client_streaming && !method.server_streaming
+        };
+        let (unary, ordinary) = service.methods.iter().cloned().partition(is_unary);
+        let name_and_package = format!("{package}{dot}{proto_name}");
+        let begin = format!("/{name_and_package}/");
+        let own = generator.demands.iter().filter(|(path, _)| path.starts_with(&begin));
         Self {
             ident: name.clone(),
-            name: format!("{package}{dot}{proto_name}"),
-            unary: unary.cloned().collect(),
+            name: name_and_package,
+            unary,
+            ordinary,
+            demands: own.map(|(path, demand)| (path.clone(), *demand)).collect(),
         }
     }
 
@@ -73,18 +97,45 @@ impl Described {
         format!("/{}/{}", self.name, method.proto_name)
     }
 
+    /// What a method demands, as a static of the function that it stands in.
+    fn demand(&self, method: &Method) -> Option<TokenStream> {
+        let demand = self.demands.get(&self.path(method))?;
+        let name = format!("{}/{}", self.name, method.proto_name);
+        let seal = demand.seal.then(|| quote!(.sealed()));
+        let sign = demand.sign.then(|| quote!(.signed()));
+        let evidence = match demand.evidence {
+            Evidence::Any => None,
+            Evidence::Observed => Some(quote!(.observed())),
+            Evidence::Started => Some(quote!(.started())),
+        };
+        Some(quote! {
+            static DEMAND: partywall::stubs::Demand =
+                partywall::stubs::Demand::of(#name) #seal #sign #evidence;
+        })
+    }
+
     fn change_client(&self, module: &mut ItemMod) {
         visit_mut::visit_item_mod_mut(&mut Clients, module);
         for function in functions(module, |_| true) {
+            let ordinary = self.ordinary.iter().find(|m| function.sig.ident == ident_of(m));
+            if let Some(demand) = ordinary.and_then(|method| self.demand(method)) {
+                let mut demanding = Demanding(0);
+                demanding.visit_block_mut(&mut function.block);
+                assert_eq!(demanding.0, 1, "tonic calls once in a method of a client");
+                function.block.stmts.insert(0, parse_quote!(#demand));
+            }
             let Some(method) = self.unary.iter().find(|m| function.sig.ident == ident_of(m)) else {
                 continue;
             };
             let (service, name, path) = (&self.name, &method.proto_name, self.path(method));
+            let demand = self.demand(method);
+            let demanding = demand.as_ref().map(|_| quote!(.demanding(&DEMAND)));
             function.block = parse_quote!({
                 static METHOD: partywall::stubs::Method =
                     partywall::stubs::Method::new(#service, #name, #path);
+                #demand
                 let mut call = partywall::stubs::Unary::new(&METHOD, request.into_request());
-                self.inner.call(&mut call).await?;
+                self.inner #demanding .call(&mut call).await?;
                 Ok(call.response())
             });
         }
@@ -97,11 +148,17 @@ impl Described {
             let method = self.unary.iter().find(|m| function.sig.ident == ident_of(m))?;
             let (service, name, path) = (&self.name, &method.proto_name, self.path(method));
             let mut function = function.clone();
+            let demand = self.demand(method);
+            let call = match &demand {
+                None => quote!(call(&METHOD, request.into_request())),
+                Some(_) => quote!(demanding(&DEMAND, &METHOD, request.into_request())),
+            };
             function.sig.asyncness = None;
             function.block = parse_quote!({
                 static METHOD: partywall::stubs::Method =
                     partywall::stubs::Method::new(#service, #name, #path);
-                self.inner.call(&METHOD, request.into_request())
+                #demand
+                self.inner.#call
             });
             Some(function)
         });
@@ -158,9 +215,6 @@ impl Described {
     }
 
     fn change_server(&self, module: &mut ItemMod) {
-        if self.unary.is_empty() {
-            return;
-        }
         let server = format_ident!("{}Server", self.ident);
         let is_service = |implementation: &ItemImpl| {
             let name = implementation.trait_.as_ref().and_then(|(_, path, _)| path.segments.last());
@@ -172,6 +226,9 @@ impl Described {
                 let mut arms = Arms { described: self, requests: BTreeMap::new() };
                 arms.visit_block_mut(&mut function.block);
                 requests = arms.requests;
+                if self.unary.is_empty() {
+                    return;
+                }
                 function.block.stmts.insert(0, parse_quote!(partywall::stubs::offer(&req, self);));
             }
         }
@@ -185,9 +242,12 @@ impl Described {
         let arms = self.unary.iter().enumerate().map(|(number, method)| {
             let ident = ident_of(method);
             let own = if by_arc { quote!(inner) } else { quote!(&inner) };
+            let demand = self.demand(method);
+            let demanding = demand.as_ref().map(|_| quote!(.demand(&DEMAND)?));
             quote! {
                 #number => partywall::stubs::begin(async move {
-                    <T as #service>::#ident(#own, request.decode()?).await
+                    #demand
+                    <T as #service>::#ident(#own, request #demanding .decode()?).await
                 })
             }
         });
@@ -222,7 +282,8 @@ impl Described {
     }
 }
 
-/// Puts our ordinary way in the place of tonic's, in the arms of a service's unary methods.
+/// Puts our ordinary way in the place of tonic's, in the arms of a service's unary methods. In those of
+/// others with a demand, the demand is checked first.
 struct Arms<'a> {
     described: &'a Described,
     /// The types of requests, as tonic's arms have them.
@@ -233,6 +294,18 @@ impl VisitMut for Arms<'_> {
     fn visit_arm_mut(&mut self, arm: &mut Arm) {
         let Pat::Lit(PatLit { lit: Lit::Str(text), .. }) = &arm.pat else { return };
         let path = text.value();
+        let mut ordinary = self.described.ordinary.iter();
+        let ordinary = ordinary.find(|method| self.described.path(method) == path);
+        if let Some(demand) = ordinary.and_then(|method| self.described.demand(method)) {
+            let body = &arm.body;
+            arm.body = parse_quote!({
+                #demand
+                if let Some(refused) = partywall::stubs::refused(&DEMAND, &req) {
+                    return refused;
+                }
+                #body
+            });
+        }
         let mut methods = self.described.unary.iter();
         let number = methods.position(|method| self.described.path(method) == path);
         if let Some(number) = number {
@@ -331,5 +404,22 @@ impl VisitMut for Clients {
             *path = parse_quote!(partywall::stubs::Grpc #arguments #(:: #rest)*);
         }
         visit_mut::visit_path_mut(self, path);
+    }
+}
+
+/// Puts our client with a demand in the place of the client, and counts its calls.
+struct Demanding(usize);
+
+impl VisitMut for Demanding {
+    fn visit_expr_method_call_mut(&mut self, call: &mut ExprMethodCall) {
+        const KINDS: [&str; 4] = ["unary", "client_streaming", "server_streaming", "streaming"];
+        let is_inner = matches!(&*call.receiver, Expr::Field(field)
+            if matches!(&field.member, Member::Named(name) if name == "inner"));
+        if is_inner && KINDS.iter().any(|kind| call.method == kind) {
+            let inner = &call.receiver;
+            call.receiver = parse_quote!(#inner.demanding(&DEMAND));
+            self.0 += 1;
+        }
+        visit_mut::visit_expr_method_call_mut(self, call);
     }
 }

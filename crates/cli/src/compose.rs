@@ -69,6 +69,8 @@ pub struct Service {
     pub calls: Vec<Call>,
     /// What may cross on its links as a caller.
     pub grant: Grant,
+    /// The .proto files of what it serves, whose demands its links meet.
+    pub protos: Vec<Protos>,
     /// What its process gets on top of the caller's environment.
     pub environment: Vec<(String, String)>,
     /// What it waits for before it starts, without services that do not run.
@@ -167,6 +169,17 @@ pub enum Condition {
     Healthy,
     /// The service's end with status 0.
     CompletedSuccessfully,
+}
+
+/// .proto files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Protos {
+    /// The files.
+    pub files: Vec<PathBuf>,
+    /// Where their imports are looked for.
+    pub directories: Vec<PathBuf>,
+    /// Where it was written.
+    pub place: Place,
 }
 
 /// A permission to call.

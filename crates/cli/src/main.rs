@@ -6,6 +6,7 @@ mod ca;
 mod call;
 mod compose;
 mod coordinator;
+mod demands;
 mod doctor;
 mod domain;
 mod files;

@@ -41,7 +41,7 @@ use tokio::sync::oneshot;
 use crate::compose::{self, Compose, Condition, Service};
 use crate::isolation::{self, Machine, Placement, Plan};
 use crate::launcher::Launcher;
-use crate::{build, coordinator, links};
+use crate::{build, coordinator, demands, links};
 use orphans::Orphans;
 use output::Output;
 use services::{Running, Services};
@@ -250,7 +250,7 @@ fn private_directory() -> Result<(tempfile::TempDir, PathBuf), String> {
     Ok((dir, socket))
 }
 
-/// What `calls` allows, and nothing else.
+/// What `calls` allows, and nothing else, over links that are as the .proto files of services demand.
 fn policy(compose: &Compose) -> Result<Policy, String> {
     let mut policy = Policy::default();
     policy.comes_from_compose(&compose.path.display().to_string());
@@ -265,6 +265,17 @@ fn policy(compose: &Compose) -> Result<Policy, String> {
                 .map_err(|e| format!("{}: calls: `{}`: {e}", service.place, call.service))?;
             policy.allow_descriptors(&service.name, &name(&call.service), service.grant);
         }
+    }
+    for service in &compose.services {
+        let Some(found) = demands::of(&service.protos)? else { continue };
+        policy.demand(&name(&service.name), found.least()).map_err(|caller| {
+            format!(
+                "{}: `{}` demands sealed links, and what crosses as a descriptor is not sealed; remedy: remove \
+                 `descriptors` from service `{caller}`, or the demand",
+                found.place, service.name
+            )
+        })?;
+        crate::remark(&format!("note: {}", found.said(&service.name)));
     }
     Ok(policy)
 }

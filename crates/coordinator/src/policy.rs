@@ -202,6 +202,8 @@ struct Service {
     seal: Wish,
     /// Whether their messages are signed.
     sign: SignWish,
+    /// The least security of links to it, whoever calls, if something is demanded.
+    least: Option<Security>,
 }
 
 /// What a principal may call at a name, and over which links.
@@ -492,7 +494,9 @@ impl Policy {
             Wish::Off | Wish::Prefer => Seal::Off,
         };
         let sign = if self.sign(principals, name) { Sign::Signed } else { Sign::Off };
+        let demanded = self.services.get(name).and_then(|service| service.least);
         let least = Security::LOWEST.with_seal(seal).with_sign(sign);
+        let least = demanded.map_or(least, |demanded| demanded.max_per_field(least));
         rules.fold(least, Security::max_per_field)
     }
 

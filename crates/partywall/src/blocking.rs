@@ -48,6 +48,7 @@ use crate::link::{broken, caller};
 use crate::peer::Peer;
 use crate::pins::Pins;
 use crate::status;
+use crate::stubs::demand::{Nothing, Requires};
 use crate::telemetry;
 use crate::time;
 use crate::wire::{self, PREFIX};
@@ -344,7 +345,7 @@ impl Channel {
         counted.sent = Some(message.len());
         let encoded = Message::Encoded(&message);
         let request = Request { path, method: None, headers, attached, message: encoded };
-        let answer = self.exchange(&request, self.message_limit);
+        let answer = self.exchange(&request, Nothing, self.message_limit);
         self.outgoing = message;
         let answer = answer?;
         counted.received = self.data_of(&answer).len();
@@ -375,8 +376,14 @@ impl Channel {
         made
     }
 
-    /// Sends a request and waits for the end of its answer, which has at most so long a message.
-    fn exchange(&mut self, request: &Request<'_>, most: usize) -> Result<Answer, Status> {
+    /// Sends a request and waits for the end of its answer, which has at most so long a message. Each link
+    /// that it is offered to is good enough for it.
+    fn exchange(
+        &mut self,
+        request: &Request<'_>,
+        requires: impl Requires,
+        most: usize,
+    ) -> Result<Answer, Status> {
         let headers = &self.with_own(request.headers);
         let request = &Request { headers, ..*request };
         let timeout = wire::parse_timeout(headers);
@@ -408,6 +415,7 @@ impl Channel {
                     Err(error) => return Err(broken.unwrap_or(error).into()),
                 },
             };
+            requires.check(|| open.server.security())?;
             let timeout = sent.map(|at| at.saturating_duration_since(Instant::now()));
             let limit = most.saturating_add(PREFIX);
             let mut call = Call { key: None, answer: Answer::default(), limit, deadline };

@@ -38,6 +38,7 @@ use crate::http_calls::caller::Call;
 use crate::link::caller::Caller;
 use crate::peer::Peer;
 use crate::status;
+use crate::stubs::demand;
 use crate::telemetry::{self, Side};
 
 #[cfg(not(feature = "http2"))]
@@ -365,7 +366,11 @@ impl Plain {
                 if let Some(call) = telemetry {
                     remote.address.route().tell(call);
                 }
-                Ok(State::Elsewhere(http2::begin(remote.channel(), request)))
+                let found = || remote.address.route().security();
+                Ok(match demand::may_begin(request.extensions(), found) {
+                    Ok(()) => State::Elsewhere(http2::begin(remote.channel(), request)),
+                    Err(status) => State::Failed(Some(status)),
+                })
             }
             Kind::Refused(why) => Ok(State::Failed(Some(why.clone()))),
             Kind::Link(connection) => connection.begin(request, None, telemetry),

@@ -33,6 +33,7 @@ use crate::link::account::{Accounts, Bounds};
 use crate::link::{caller, service};
 use crate::peer::Peer;
 use crate::server::Routes;
+use crate::stubs::demand::Nothing;
 use crate::stubs::{self, Begun, Generated, Grpc, Incoming, Method, Served, Settings, Unary};
 
 /// How often each path was taken that a driver is to take.
@@ -406,7 +407,7 @@ mod blocking {
                 }
                 let mut call =
                     Unary::<Note, Note>::new(&METHOD, tonic::Request::new(Note::default()));
-                let answer = channel.native(&mut call, SETTINGS);
+                let answer = channel.native(&mut call, SETTINGS, Nothing);
                 reached.native(&answer.map(|()| call.response()));
             }
         });

@@ -21,6 +21,9 @@
 //! very type that offers: whatever is wrapped, by an interceptor or a layer, is another type and is
 //! never passed by.
 //!
+//! What a `.proto` file demands of a call's link is checked on both ends, on either way: see the module
+//! `demand`.
+//!
 //! # What the compiler makes of it
 //!
 //! A program may have hundreds of methods. What does not depend on the types of a method's messages is
@@ -74,6 +77,8 @@
 mod blocking;
 mod client;
 pub(crate) mod codec;
+pub(crate) mod demand;
+mod demanding;
 pub(crate) mod gather;
 mod lifetime;
 pub(crate) mod message;
@@ -85,6 +90,8 @@ pub(crate) mod unary;
 #[cfg(feature = "blocking")]
 pub use blocking::Blocking;
 pub use client::Grpc;
+pub use demand::{Demand, refused};
+pub use demanding::Demanding;
 pub use message::Settings;
 pub use method::Method;
 pub use service::{Begun, Generated, Incoming, Served, begin, offer, ordinary};

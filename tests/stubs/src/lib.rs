@@ -36,6 +36,18 @@ pub mod ours {
     pub use threaded::Threaded;
 }
 
+/// By partywall-build, of a file with demands.
+#[allow(missing_docs)]
+pub mod demands {
+    include!(concat!(env!("OUT_DIR"), "/partywall/demands/demands.v1.rs"));
+}
+
+/// The same services, of a file without.
+#[allow(missing_docs)]
+pub mod free {
+    include!(concat!(env!("OUT_DIR"), "/partywall/free/demands.v1.rs"));
+}
+
 /// By tonic-prost-build.
 pub mod tonics {
     /// What is generated.

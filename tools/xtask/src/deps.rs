@@ -43,6 +43,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "partywall-fn-host",
             "partywall-functions",
             "partywall-trust",
+            "partywall-build",
             "partywall-shm",
             "partywall-abi",
         ],

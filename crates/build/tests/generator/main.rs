@@ -1,6 +1,7 @@
 //! What is generated from files of all kinds, with each setting, beside what tonic-prost-build generates.
 
 mod config;
+mod demands;
 mod files;
 mod settings;
 mod stubs;

@@ -70,7 +70,7 @@ impl Schema {
             [] => files.iter().map(beside).collect(),
             named => named.to_vec(),
         };
-        let compiled = protox::Compiler::new(include).and_then(|mut compiler| {
+        let compiled = partywall_build::compiler(include).and_then(|mut compiler| {
             compiler.include_imports(true).open_files(files)?;
             Ok(compiler.descriptor_pool())
         });

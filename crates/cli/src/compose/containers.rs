@@ -41,6 +41,7 @@ pub fn load_containers(paths: &[PathBuf], vars: Vars<'_>) -> Result<Containers, 
                 grant.descriptors = grant.descriptors.max(rights.grant.descriptors);
                 grant.leases |= rights.grant.leases;
                 service.calls.extend(rights.calls);
+                service.protos.extend(rights.protos);
             }
             known.push(listed.name);
         }

@@ -3,8 +3,19 @@
 use std::{fmt, io, path::Path, sync::Arc};
 
 /// The keys `x-partywall` may have.
-pub const KEYS: [&str; 9] =
-    ["package", "bin", "program", "args", "link", "isolation", "calls", "descriptors", "leases"];
+pub const KEYS: [&str; 11] = [
+    "package",
+    "bin",
+    "program",
+    "args",
+    "link",
+    "isolation",
+    "calls",
+    "descriptors",
+    "leases",
+    "proto",
+    "proto_path",
+];
 
 /// A place in a Compose file: the file, the line and the key.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! From the tree to services, each by itself; what ties services together is checked later.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use partywall_abi::control::Grant;
 use partywall_abi::limits;
@@ -8,7 +8,7 @@ use partywall_abi::name::{MethodPattern, ServiceName};
 use partywall_coordinator::policy::{did_you_mean, nearest};
 
 use super::{
-    Call, Condition, Dependency, Link, Program, Service, Wanted,
+    Call, Condition, Dependency, Link, Program, Protos, Service, Wanted,
     error::{At, ComposeError, KEYS, Place},
     field::{Context, Field},
     keys,
@@ -94,6 +94,7 @@ fn service(
         link,
         calls: rights.calls,
         grant: rights.grant,
+        protos: rights.protos,
         environment,
         depends_on: Vec::new(),
         manners,
@@ -148,11 +149,13 @@ pub struct Rights {
     pub calls: Vec<Call>,
     /// What may cross on its links as a caller.
     pub grant: Grant,
+    /// The .proto files of what it serves.
+    pub protos: Vec<Protos>,
 }
 
 fn extension(extension: &Field<'_>, cx: &mut Context<'_>) -> Result<Extension, ComposeError> {
     let mut read = Extension::default();
-    let (mut isolation, mut leases) = (None, None);
+    let (mut isolation, mut leases, mut proto, mut proto_path) = (None, None, None, None);
     for part in extension.entries()? {
         match part.name {
             "package" => read.package = Some(name(&part, "the name of a package", cx)?),
@@ -172,6 +175,8 @@ fn extension(extension: &Field<'_>, cx: &mut Context<'_>) -> Result<Extension, C
             }
             "descriptors" => read.rights.grant.descriptors = descriptors(&part, cx)?,
             "leases" => leases = self::leases(&part, cx)?.then_some(part),
+            "proto" => proto = Some(At { value: paths(&part, cx)?, place: part.place }),
+            "proto_path" => proto_path = Some(At { value: paths(&part, cx)?, place: part.place }),
             unknown => {
                 let near = nearest(unknown, KEYS).map(str::to_owned);
                 return Err(ComposeError::UnknownKey { place: part.place, near });
@@ -196,7 +201,38 @@ fn extension(extension: &Field<'_>, cx: &mut Context<'_>) -> Result<Extension, C
         }
         read.rights.grant.leases = true;
     }
+    match (proto, proto_path) {
+        (None, None) => {}
+        (Some(At { value: files, place }), directories) => {
+            let beside = |file: &PathBuf| file.parent().unwrap_or(Path::new("")).to_owned();
+            let directories = match directories {
+                Some(named) => named.value,
+                None => files.iter().map(beside).collect(),
+            };
+            read.rights.protos.push(Protos { files, directories, place });
+        }
+        (None, Some(At { place, .. })) => {
+            let detail = "`proto_path` is where imports of `proto` are looked for; write that as well, or remove it";
+            return Err(ComposeError::Value { place, detail: detail.into() });
+        }
+    }
     Ok(read)
+}
+
+/// Paths, which begin at the directory of the file.
+fn paths(field: &Field<'_>, cx: &mut Context<'_>) -> Result<Vec<PathBuf>, ComposeError> {
+    let items = field.items("a list of paths")?;
+    if items.is_empty() {
+        return Err(field.bad("no path in this list; add one, or remove the key"));
+    }
+    let beside = |item: &Field<'_>| {
+        let path = name(item, "a path", cx)?.value;
+        Ok(match cx.file.parent() {
+            Some(directory) if directory != Path::new("") => directory.join(path),
+            _ => Path::new(".").join(path),
+        })
+    };
+    items.iter().map(beside).collect()
 }
 
 fn descriptors(field: &Field<'_>, cx: &mut Context<'_>) -> Result<u32, ComposeError> {

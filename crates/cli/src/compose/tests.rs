@@ -187,17 +187,41 @@ fn unknown_keys() {
         error(&with_extension("      package: p\n      lnk: ring\n")),
         "compose.yaml:5: services.client.x-partywall.lnk: unknown key; known keys are package, \
          bin, \
-         program, args, link, isolation, calls, descriptors, leases (did you mean `link`?)"
+         program, args, link, isolation, calls, descriptors, leases, proto, proto_path (did you mean \
+         `link`?)"
     );
     assert_eq!(
         error(&with_extension("      colour: red\n")),
         "compose.yaml:4: services.client.x-partywall.colour: unknown key; known keys are package, \
-         bin, program, args, link, isolation, calls, descriptors, leases"
+         bin, program, args, link, isolation, calls, descriptors, leases, proto, proto_path"
     );
     assert_eq!(
         error("services:\n  a:\n    x-partywall: {bin: b}\n"),
         "compose.yaml:3: services.a.x-partywall: `package` is missing; add the Cargo package that \
          has the binary, or a `program` file"
+    );
+}
+
+#[test]
+fn proto_files_and_their_imports_begin_at_the_directory_of_the_file() {
+    let read = |keys: &str| {
+        let compose = good(&with_extension(&format!("      package: p\n{keys}")));
+        let protos = compose.services.into_iter().flat_map(|service| service.protos);
+        protos.map(|p| (p.files, p.directories, p.place.line)).collect::<Vec<_>>()
+    };
+    assert!(read("").is_empty());
+    let [(files, directories, line)] = &read("      proto: [a/b.proto, /c.proto]\n")[..] else {
+        panic!("one service")
+    };
+    assert!(files[0].ends_with("a/b.proto") && files[0].is_absolute(), "{files:?}");
+    assert_eq!((&files[1], *line), (&"/c.proto".into(), 5));
+    assert!(directories[0].ends_with("a") && directories[1].ends_with("/"), "{directories:?}");
+    let of_path = &read("      proto: [a/b.proto]\n      proto_path: [a, d]\n")[0].1;
+    assert!(of_path.len() == 2 && of_path[1].ends_with("d"), "{of_path:?}");
+    assert_eq!(
+        error(&with_extension("      package: p\n      proto_path: [a]\n")),
+        "compose.yaml:5: services.client.x-partywall.proto_path: `proto_path` is where imports of `proto` are \
+         looked for; write that as well, or remove it"
     );
 }
 

@@ -7,7 +7,10 @@ use partywall_abi::control::Grant;
 use partywall_coordinator::Policy;
 use partywall_coordinator::policy::{ANYONE, PolicyError};
 
+use partywall_build::Evidence;
+
 use crate::compose::Containers;
+use crate::demands::{self, OfService};
 
 /// The policy's text: of the files' `calls`, or of a policy file; checked, so that a mistake is found before
 /// anything runs. The engine answers at `api`.
@@ -24,12 +27,16 @@ pub(super) fn policy_of(
     }
     let engines = engines(api.to_str().ok_or("the path of the engine's socket is not UTF-8")?);
     let (name, mut text) = match file {
-        None => ("the policy of `calls`".to_owned(), of_calls(read, &engines)),
+        None => ("the policy of `calls`".to_owned(), of_calls(read, &engines)?),
         Some(file) => {
-            if let Some(call) = read.services.values().find_map(|service| service.calls.first()) {
+            let calls = read.services.values().flat_map(|service| &service.calls);
+            let protos = read.services.values().flat_map(|service| &service.protos);
+            let mut places =
+                calls.map(|call| &call.place).chain(protos.map(|protos| &protos.place));
+            if let Some(place) = places.next() {
                 return Err(format!(
-                    "{}: what may be called is said by {} (--policy); write it there alone",
-                    call.place,
+                    "{place}: what may be called, and over which links, is said by {} (--policy); write it there \
+                     alone",
                     file.display()
                 )
                 .into());
@@ -56,13 +63,17 @@ fn engines(api: &str) -> String {
     ["docker", "podman"].map(|engine| format!("[engine.{engine}]\napi = {api:?}\n")).concat()
 }
 
-/// What `calls` allow, and nothing else.
-fn of_calls(read: &Containers, engines: &str) -> String {
+/// What `calls` allow, and nothing else, over links that are as the .proto files of services demand.
+fn of_calls(read: &Containers, engines: &str) -> Result<String, String> {
     let mut text =
         format!("# Made by `partywall compose` of the `calls` of Compose files.\n{engines}");
-    for name in read.services.keys() {
-        let _ =
-            writeln!(text, "\n[service.{name:?}]\nregister = [{name:?}]\n[service.{name:?}.call]");
+    for (name, service) in &read.services {
+        let found = demands::of(&service.protos)?;
+        let (protection, require) = found.as_ref().map_or(("", ""), of_demand);
+        let _ = writeln!(
+            text,
+            "\n[service.{name:?}]\nregister = [{name:?}]\n{protection}[service.{name:?}.call]"
+        );
         for (caller, rights) in &read.services {
             let of_name = rights.calls.iter().filter(|call| call.service == *name);
             let methods: Vec<String> =
@@ -71,12 +82,29 @@ fn of_calls(read: &Containers, engines: &str) -> String {
                 let (methods, Grant { descriptors, leases }) = (methods.join(", "), rights.grant);
                 let _ = writeln!(
                     text,
-                    "{caller:?} = {{ methods = [{methods}], descriptors = {descriptors}, leases = {leases} }}"
+                    "{caller:?} = {{ methods = [{methods}], descriptors = {descriptors}, leases = {leases}{require} }}"
                 );
             }
         }
     }
-    text
+    Ok(text)
+}
+
+/// What a demand is in a policy: a key of the service, and one of each rule.
+fn of_demand(found: &OfService) -> (&'static str, &'static str) {
+    let demand = found.demand;
+    let require = match demand.evidence {
+        Evidence::Started => ", require = { evidence = \"started\" }",
+        Evidence::Observed => ", require = { evidence = \"observed\" }",
+        Evidence::Any => "",
+    };
+    let protection = match (demand.seal, demand.sign) {
+        // Links with signed messages are sealed as well.
+        (_, true) => "sign = \"required\"\n",
+        (true, false) => "seal = \"required\"\n",
+        (false, false) => "",
+    };
+    (protection, require)
 }
 
 /// A policy file's text, and the engines unless it has some.
@@ -134,6 +162,38 @@ mod tests {
     }
 
     #[test]
+    fn links_are_as_proto_files_demand() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = |option: &str, policy_file: Option<&Path>| {
+            let proto = format!(
+                "syntax = \"proto3\"; package a; import \"partywall/security.proto\"; message C {{}}\n\
+                 service B {{ rpc D(C) returns (C) {{ option (partywall.method_security) = {{ {option} }}; }} }}"
+            );
+            std::fs::write(dir.path().join("b.proto"), proto).unwrap();
+            let file = dir.path().join("compose.yaml");
+            let text = "services:\n  web:\n    x-partywall: {calls: [store/a.B/D]}\n  store:\n    x-partywall: \
+                        {proto: [b.proto]}\n";
+            std::fs::write(&file, text).unwrap();
+            let read = load_containers(&[file], &|_| None).unwrap();
+            policy(&read, policy_file).map_err(|e| e.to_string())
+        };
+        let text = made("seal: REQUIRED evidence: OBSERVED", None).unwrap();
+        let policy = Policy::parse("p", &text).unwrap();
+        let store = partywall_abi::name::ServiceName::new("store").unwrap();
+        let least = policy.require(&["web".into()], &store);
+        assert_eq!(least.to_string(), "none, open, observed, sealed", "{text}");
+        let text = made("seal: OFF", None).unwrap();
+        assert!(!text.contains("seal") && !text.contains("require"), "{text}");
+        let policy = Policy::parse("p", &made("sign: REQUIRED", None).unwrap()).unwrap();
+        assert_eq!(
+            policy.require(&["web".into()], &store).to_string(),
+            "none, open, none, sealed, signed"
+        );
+        let twice = made("seal: REQUIRED", Some(&dir.path().join("policy.toml"))).unwrap_err();
+        assert!(twice.contains("and over which links, is said by"), "{twice}");
+    }
+
+    #[test]
     fn policy_file_says_all_but_who_the_services_are() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("policy.toml");
@@ -160,7 +220,10 @@ mod tests {
         assert!(twice.contains("leave these out"), "{twice}");
         let (_dir, shop) = read(SHOP);
         let both = policy(&shop.unwrap(), Some(&file)).unwrap_err().to_string();
-        assert!(both.contains("services.web.x-partywall.calls[0]: what may be called"), "{both}");
+        assert!(
+            both.contains("services.web.x-partywall.calls[0]: what may be called, and"),
+            "{both}"
+        );
     }
 
     #[test]

@@ -234,6 +234,19 @@ fn packed_message_is_decoded_if_any_source_knows_its_type() {
 }
 
 #[test]
+fn a_file_with_demands_needs_no_directory_for_their_import() {
+    let running = Running::start(Reflection::None);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kinds.proto");
+    let text = "syntax = \"proto3\"; package test; import \"partywall/security.proto\"; message None {}\n\
+                service Kinds { rpc Echo(None) returns (None) {\n\
+                option (partywall.method_security).seal = REQUIRED; } }";
+    std::fs::write(&file, text).unwrap();
+    let arguments = ["test.Kinds/Echo", "--data", "{}", "--proto", file.to_str().unwrap()];
+    assert_eq!(running.good("test", &arguments), "{}\n");
+}
+
+#[test]
 fn an_interrupt_ends_the_call() {
     let running = Running::start(Reflection::V1);
     for target in running.targets() {

@@ -1,6 +1,7 @@
 //! The command as a user has it.
 
 mod containers;
+mod demands;
 mod domains;
 mod hardening;
 mod links;

@@ -475,8 +475,8 @@ impl Policy {
             }
         }
         let register = section.register.iter().map(|p| p.get_ref().clone()).collect();
-        let mut service =
-            Service { register, call: BTreeMap::new(), seal: section.seal, sign: section.sign };
+        let (seal, sign) = (section.seal, section.sign);
+        let mut service = Service { register, call: BTreeMap::new(), seal, sign, least: None };
         for (principal, rule) in &section.call {
             let key = format!("{key}.call.{}", principal.get_ref());
             let mut set = MethodSet::default();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use partywall_abi::control::Grant;
 use partywall_abi::name::ServiceName;
-use partywall_abi::security::Seal;
+use partywall_abi::security::{Seal, Security, Sign};
 use partywall_shm::address::Address;
 use partywall_trust::LEAF_LIFE;
 use partywall_trust::record::Suite;
@@ -173,6 +173,29 @@ impl Policy {
             }
         }
         routes
+    }
+
+    /// Has all links to the name be at least so secure, whoever calls, beside what the rules of callers
+    /// require.
+    ///
+    /// # Errors
+    /// The name of a principal on whose links descriptors cross, which are not sealed, and the links have to
+    /// be.
+    pub fn demand(&mut self, name: &ServiceName, least: Security) -> Result<(), String> {
+        let service = self.services.entry(name.clone()).or_default();
+        let signed = least.sign == Sign::Signed;
+        if least.seal == Seal::Sealed || signed {
+            if let Some((caller, _)) = service.call.iter().find(|(_, rule)| !rule.grant.is_none()) {
+                return Err(caller.clone());
+            }
+            service.seal = Wish::Required;
+        }
+        if signed {
+            service.sign = SignWish::Required;
+        }
+        let before = service.least.unwrap_or(Security::LOWEST);
+        service.least = Some(before.max_per_field(least));
+        Ok(())
     }
 
     /// How records of sealed links are made: the suite, and whether they have lengths of classes.

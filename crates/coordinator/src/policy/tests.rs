@@ -2,7 +2,7 @@
 
 mod signed;
 
-use partywall_abi::security::{Confidentiality, Evidence, Isolation, Seal};
+use partywall_abi::security::{Confidentiality, Evidence, Isolation, Seal, Sign};
 
 use super::*;
 use crate::container::Container;
@@ -630,4 +630,34 @@ fn hardening_that_hides_an_observed_program_is_refused() {
     ] {
         assert!(parse(blind, &text).is_ok(), "{blind:?} {text}");
     }
+}
+
+#[test]
+fn a_demand_holds_for_all_callers_of_a_name_and_lowers_nothing() {
+    let text = "[principal.a]\nuid = 1\n[principal.b]\nuid = 2\n[service.s]\nregister = ['a']\n\
+                [service.s.call]\na = { methods = ['*'], require = { evidence = 'started' } }\nb = ['*']\n\
+                [service.t.call]\nb = { methods = ['*'], descriptors = 1 }\n";
+    let mut policy = Policy::parse("p", text).unwrap();
+    let [s, t] = ["s", "t"].map(|name| ServiceName::new(name).unwrap());
+    let of = |policy: &Policy, who: &str, name| {
+        let principals = [who.to_owned()];
+        (policy.require(&principals, name).to_string(), policy.seal(&principals, name))
+    };
+    let least = Security::LOWEST.with_evidence(Evidence::Observed);
+    policy.demand(&s, least.with_seal(Seal::Sealed)).unwrap();
+    policy.demand(&s, least).unwrap();
+    let required = |words: &str| (words.to_owned(), Wish::Required);
+    assert_eq!(of(&policy, "a", &s), required("none, open, started, sealed"));
+    assert_eq!(of(&policy, "b", &s), required("none, open, observed, sealed"));
+    // What crosses as a descriptor is not sealed.
+    policy.demand(&t, least).unwrap();
+    assert_eq!(policy.demand(&t, least.with_seal(Seal::Sealed)), Err("b".into()));
+    assert_eq!(of(&policy, "b", &t), ("none, open, observed".into(), Wish::Off));
+    // Links with signed messages are sealed as well, and the demand need not say so.
+    let signed = Security::LOWEST.with_sign(Sign::Signed);
+    assert_eq!(policy.demand(&t, signed), Err("b".into()));
+    policy.demand(&s, signed).unwrap();
+    let principals = ["b".to_owned()];
+    assert!(policy.sign(&principals, &s) && !policy.sign(&principals, &t));
+    assert_eq!(policy.require(&principals, &s).sign, Sign::Signed);
 }

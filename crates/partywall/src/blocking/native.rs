@@ -8,6 +8,7 @@ use super::open::{Message, Request};
 use super::{Channel, Counted};
 use crate::attach;
 use crate::stubs::Unary;
+use crate::stubs::demand::Requires;
 use crate::stubs::message::{self, Outgoing, Settings};
 use crate::stubs::native;
 use crate::stubs::unary::Messages;
@@ -22,6 +23,7 @@ impl Channel {
         &mut self,
         call: &mut Unary<M, R>,
         settings: Settings,
+        requires: impl Requires,
     ) -> Result<(), Status>
     where
         M: prost::Message + 'static,
@@ -29,7 +31,7 @@ impl Channel {
     {
         let path = call.method().path();
         self.told(path, |channel, counted| {
-            if let Some(message) = channel.exchange_messages(call, settings, counted)? {
+            if let Some(message) = channel.exchange_messages(call, settings, requires, counted)? {
                 let message = R::decode(message).map_err(message::undecoded)?;
                 call.succeed(tonic::Response::new(message));
             }
@@ -43,6 +45,7 @@ impl Channel {
         &'a mut self,
         call: &mut dyn Messages,
         settings: Settings,
+        requires: impl Requires,
         counted: &mut Counted,
     ) -> Result<Option<&'a [u8]>, Status> {
         let mut headers = std::mem::take(call.metadata()).into_headers();
@@ -59,7 +62,7 @@ impl Channel {
             message,
         };
         let most = settings.decoded.unwrap_or(self.message_limit);
-        let answer = self.exchange(&request, most)?;
+        let answer = self.exchange(&request, requires, most)?;
         let plain = answer.plain.map(|len| self.last(len)).unwrap_or_default();
         if message::is_sole(plain) {
             counted.received = plain.len();

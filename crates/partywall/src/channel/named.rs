@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderValue, header};
 use partywall_abi::control::{Identity, LinkStats};
 use partywall_abi::name::{MethodSet, ServiceName};
+use partywall_abi::security::Security;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -25,6 +26,7 @@ use crate::http_calls;
 use crate::link::caller::{self, Caller};
 use crate::lock::lock;
 use crate::peer::Peer;
+use crate::stubs::demand;
 use crate::target::Target;
 use crate::telemetry;
 use crate::time;
@@ -300,6 +302,15 @@ impl Connection {
         }
     }
 
+    /// What protects its calls.
+    #[inline]
+    pub(crate) fn security(&self) -> Security {
+        match self {
+            Self::Ring { server, .. } => server.security(),
+            Self::Http2 { route, .. } => route.security(),
+        }
+    }
+
     pub(crate) fn route(&self) -> Route {
         match self {
             Self::Ring { server, .. } => Route::Ring { server: server.clone() },
@@ -325,6 +336,9 @@ impl Connection {
     ) -> Result<State, Box<http::Request<Body>>> {
         if let Some(call) = telemetry {
             self.route().tell(call);
+        }
+        if let Err(status) = demand::may_begin(request.extensions(), || self.security()) {
+            return Ok(State::Failed(Some(status)));
         }
         Ok(match self {
             Self::Ring { link, host, .. } => {

@@ -3,6 +3,7 @@
 use prost::Message;
 use tonic::Status;
 
+use super::demand::{Demand, Nothing};
 use super::message::Settings;
 use super::method::Method;
 use super::unary::Unary;
@@ -54,7 +55,26 @@ impl Blocking {
         R: Message + Default + 'static,
     {
         let mut call = Unary::new(method, request);
-        self.channel.native(&mut call, self.settings)?;
+        self.channel.native(&mut call, self.settings, Nothing)?;
+        Ok(call.response())
+    }
+
+    /// The same with a demand.
+    ///
+    /// # Errors
+    /// The status of the call; FAILED_PRECONDITION.
+    pub fn demanding<M, R>(
+        &mut self,
+        demand: &'static Demand,
+        method: &'static Method,
+        request: tonic::Request<M>,
+    ) -> Result<tonic::Response<R>, Status>
+    where
+        M: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        let mut call = Unary::new(method, request);
+        self.channel.native(&mut call, self.settings, demand)?;
         Ok(call.response())
     }
 }

@@ -15,20 +15,23 @@ use tonic::codec::{Codec, CompressionEncoding, Streaming};
 use tonic::{GrpcMethod, IntoStreamingRequest, Status};
 
 use super::codec::Codec as Untyped;
+use super::demand::Nothing;
 use super::message::{Encode, Settings};
 use super::native;
 use super::unary::{Messages, Unary};
 use crate::Channel;
 
 type StdError = Box<dyn Error + Send + Sync>;
+/// A message on tonic's way.
+type Encoding = Box<dyn Encode>;
 
 /// In place of [`tonic::client::Grpc`]: the same, and a way of its own for unary calls over a ring.
 #[derive(Clone, Debug)]
 pub struct Grpc<T> {
-    ordinary: tonic::client::Grpc<T>,
+    pub(super) ordinary: tonic::client::Grpc<T>,
     /// The channel, if its calls may go the native way.
-    native: Option<Channel>,
-    settings: Settings,
+    pub(super) native: Option<Channel>,
+    pub(super) settings: Settings,
 }
 
 // A panic of a caller leaves the channel whole: its links are shared with other callers, which go on as well.
@@ -113,7 +116,7 @@ where
 
     async fn exchange(&mut self, call: &mut dyn Messages) -> Result<(), Status> {
         if let Some(channel) = &self.native
-            && let Some(answered) = native::call(channel, call, self.settings).await
+            && let Some(answered) = native::call(channel, call, self.settings, Nothing).await
         {
             return answered;
         }
@@ -122,16 +125,24 @@ where
     }
 
     async fn ordinary_call(&mut self, call: &mut dyn Messages) -> Result<(), Status> {
+        let (request, path, codec) = self.ordinary_request(call).await?;
+        let response = self.ordinary.unary(request, path, codec).await?;
+        call.answered(response);
+        Ok(())
+    }
+
+    /// What tonic's way takes of a call, once the service takes one.
+    pub(super) async fn ordinary_request(
+        &mut self,
+        call: &mut dyn Messages,
+    ) -> Result<(tonic::Request<Encoding>, PathAndQuery, Untyped<Encoding>), Status> {
         self.ready()
             .await
             .map_err(|error| Status::unknown(format!("Service was not ready: {}", error.into())))?;
         let method = call.method();
         call.extensions().insert(GrpcMethod::new(method.service, method.name));
-        let path = PathAndQuery::from_static(method.path);
-        let codec = Untyped::<Box<dyn Encode>>::new(call.decoder());
-        let response = self.ordinary.unary(call.take(), path, codec).await?;
-        call.answered(response);
-        Ok(())
+        let codec = Untyped::new(call.decoder());
+        Ok((call.take(), PathAndQuery::from_static(method.path), codec))
     }
 
     /// As [`tonic::client::Grpc::client_streaming`].

@@ -5,6 +5,8 @@
 //!                     no: tonic's way
 //! a ring?           a link that takes calls
 //!                     none: tonic's way, with the request as it was
+//! a demand?         of that very link                                            [`super::demand`]
+//!                     it is below: FAILED_PRECONDITION
 //! plain frame       nothing beside the message, its method has a number, and there is room, credit and a
 //!                   place: encoded into the reserved record and sent                           [`begin`]
 //! other request     a call is opened, and sent in one record or in pieces                [`begin_other`]
@@ -39,6 +41,7 @@ use tonic::{Code, Status};
 use tower::Service;
 
 use super::codec::Codec;
+use super::demand::Requires;
 use super::gather::Gather;
 use super::message::{self, Encode, Outgoing, Settings};
 use super::method::Method;
@@ -102,12 +105,13 @@ pub(super) async fn call(
     channel: &Channel,
     call: &mut dyn Messages,
     settings: Settings,
+    requires: impl Requires,
 ) -> Option<Result<(), Status>> {
     if !goes_natively(call) {
         return None;
     }
     let ring = channel.ring()?;
-    let (sent, told) = begin(&ring, call, settings)?;
+    let (sent, told) = begin(&ring, call, settings, requires)?;
     let begun = match sent {
         Ok(Sent::Plain(mut reply)) => poll_fn(|cx| told.guarded(|| reply.poll(cx))).await,
         Ok(Sent::Other(mut answer)) => poll_fn(|cx| told.guarded(|| answer.poll(cx))).await,
@@ -138,12 +142,16 @@ fn begin<'a>(
     ring: &Connection,
     call: &'a mut dyn Messages,
     settings: Settings,
+    requires: impl Requires,
 ) -> Option<(Result<Sent<'a>, Status>, Told)> {
     let link = ring.link()?;
     let method = call.method();
     let mut told = Told { call: telemetry::call_of(method.path), sent: None };
     if let Some(call) = &told.call {
         ring.route().tell(call);
+    }
+    if let Err(status) = requires.check(|| ring.security()) {
+        return Some((Err(status), told));
     }
     if call.metadata().is_empty() && call.extensions().is_empty() {
         let message = match Outgoing::new(call.message(), settings.encoded) {

@@ -48,12 +48,13 @@ use tonic::metadata::MetadataMap;
 use tonic::server::UnaryService;
 
 use super::codec::{Carries, Codec, Decoded, Decodes};
+use super::demand::Demand;
 use super::gather::Gather;
 use super::message::{self, Encode, Outgoing, Settings};
 use crate::attach;
 use crate::link::attached::{Attached, Attaching};
 use crate::link::whole::Whole;
-use crate::peer::{Deadline, Peer};
+use crate::peer::{Deadline, Peer, security_of};
 use crate::wire;
 
 /// A generated service: its unary methods, to be called without HTTP.
@@ -134,6 +135,18 @@ impl std::fmt::Debug for Incoming {
 }
 
 impl Incoming {
+    /// The same, if it has come over what its method demands.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION.
+    pub fn demand(self, demand: &Demand) -> Result<Self, Status> {
+        demand.check(match &self.0 {
+            Came::Native(call, _) => call.peer.security(),
+            Came::Ordinary(request) => security_of(request.extensions()),
+        })?;
+        Ok(self)
+    }
+
     /// The request.
     ///
     /// # Errors
