@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Digest, Identity, Message, Role, SessionMessage, Token};
+use partywall_abi::control::{Digest, Identity, Message, Role, SessionMessage, Token, TrustMessage};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::{Confidentiality, Evidence, Security};
@@ -33,7 +33,7 @@ use crate::audit::Event;
 use crate::identity::Facts;
 use crate::policy::Policy;
 use crate::quota::{Charge, Quotas, Resource, Usage};
-use crate::trust::Trust;
+use crate::trust::{Name as Certificate, Trust};
 
 mod instances;
 mod links;
@@ -171,6 +171,18 @@ pub struct Spoken {
     pub capabilities: Capabilities,
 }
 
+/// At which socket a process has connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// Where all do.
+    #[default]
+    Common,
+    /// The operators'.
+    Operators,
+    /// That of workloads, who ask for certificates alone ([`crate::workload`]).
+    Workload,
+}
+
 struct Connection {
     standing: Arc<Standing>,
     spoken: Spoken,
@@ -178,8 +190,9 @@ struct Connection {
     hardened: bool,
     /// It has a certificate of the authority that is in force.
     certified: bool,
-    /// It has connected to the operators' socket.
-    at_operators: bool,
+    /// As whom a workload was certified last, if it was not denied that.
+    named: Option<Certificate>,
+    way: Way,
     /// It has closed its gate, if it is a domain.
     gate_closed: bool,
     registrations: BTreeMap<u64, (ServiceName, Charge)>,
@@ -305,13 +318,13 @@ impl State {
 
     /// A process has proven who it is; `usage` is its account.
     pub fn opened(&mut self, facts: Facts, usage: Arc<Usage>, spoken: Spoken) -> Conn {
-        self.opened_at(false, facts, usage, spoken)
+        self.opened_at(Way::Common, facts, usage, spoken)
     }
 
-    /// The same; whether it has connected to the operators' socket.
+    /// The same, of one that has connected to this socket.
     pub fn opened_at(
         &mut self,
-        at_operators: bool,
+        way: Way,
         facts: Facts,
         usage: Arc<Usage>,
         spoken: Spoken,
@@ -329,7 +342,8 @@ impl State {
             spoken,
             hardened: false,
             certified: false,
-            at_operators,
+            named: None,
+            way,
             gate_closed: false,
             registrations: BTreeMap::new(),
             watches: BTreeMap::new(),
@@ -388,8 +402,10 @@ impl State {
 
     /// A message has come.
     pub fn message(&mut self, conn: Conn, message: Message, now: Instant) {
-        if !self.connections.contains_key(&conn) {
-            return;
+        let Some(connection) = self.connections.get(&conn) else { return };
+        let asks = matches!(message, Message::Trust(TrustMessage::Certify { .. }));
+        if connection.way == Way::Workload && !asks {
+            return self.breaks_rule(conn);
         }
         match message {
             Message::Registry(m) => self.registry_message(conn, m, now),
@@ -491,7 +507,7 @@ impl State {
     /// Tells an operator where its calls are taken, if that is not here.
     fn tell_of_operators(&mut self, conn: Conn) {
         let c = &self.connections[&conn];
-        let takes = c.spoken.capabilities.contains(Capabilities::OPERATORS) && !c.at_operators;
+        let takes = c.spoken.capabilities.contains(Capabilities::OPERATORS) && c.way != Way::Operators;
         let path = self.operators.as_ref().and_then(|path| path.to_str()).map(String::from);
         if let Some(path) = path
             && takes
@@ -505,7 +521,7 @@ impl State {
     /// others.
     fn is_operator(&mut self, conn: Conn, request: u32, what: &'static str) -> bool {
         let (c, operator) = (&self.connections[&conn], self.operator_uid);
-        let (facts, at_operators) = (&c.standing.facts, c.at_operators);
+        let (facts, at_operators) = (&c.standing.facts, c.way == Way::Operators);
         let mut may = facts.is_operator(operator);
         if may
             && !at_operators

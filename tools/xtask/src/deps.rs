@@ -43,9 +43,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "partywall-fn-host",
             "partywall-functions",
             "partywall-trust",
+            "partywall-workload",
             "partywall-shm",
             "partywall-abi",
         ],
+    ),
+    (
+        "partywall-workload",
+        &["partywall-coordinator", "partywall-shm", "partywall-trust", "partywall-abi"],
     ),
 ];
 

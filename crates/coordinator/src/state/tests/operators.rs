@@ -12,7 +12,8 @@ fn admitted(
     spoken: Spoken,
 ) -> (Conn, Vec<String>) {
     let usage = s.account(&facts);
-    let conn = s.opened_at(at_operators, facts, usage, spoken);
+    let way = if at_operators { Way::Operators } else { Way::Common };
+    let conn = s.opened_at(way, facts, usage, spoken);
     let told = take(s).into_iter().filter_map(|e| match e {
         Effect::Send {
             message: Message::Session(SessionMessage::Operators { path, uid }), ..
