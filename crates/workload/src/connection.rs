@@ -62,7 +62,7 @@ pub(crate) async fn run(
             answered = preface::challenge(&mut io, told) => answered?,
         };
         session.prove(nonce).await?;
-        Ok((io.after(before), session))
+        Ok((io.after(&before), session))
     };
     let (io, session) = match admitted.await {
         Ok(admitted) => admitted,

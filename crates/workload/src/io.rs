@@ -8,11 +8,14 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, BytesMut};
 use partywall_shm::socket::{Credentials, Endpoint};
 use rustix::net::{SendFlags, Shutdown};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::authority::Frames;
+use crate::preface::PREFACE;
 
 /// Registers a socket with the runtime.
 ///
@@ -36,7 +39,9 @@ pub(crate) struct Checked {
     fd: AsyncFd<Socket>,
     peer: Credentials,
     /// What was received already, and is read first.
-    before: Bytes,
+    before: BytesMut,
+    /// From the admission on.
+    frames: Option<Frames>,
 }
 
 impl Checked {
@@ -44,29 +49,24 @@ impl Checked {
     pub(crate) fn new(mut socket: Endpoint, peer: Credentials) -> io::Result<Self> {
         // It is so already, by its listener: what came before this call has its sender as well.
         socket.pass_credentials()?;
-        Ok(Self { fd: watch(Socket(socket))?, peer, before: Bytes::new() })
+        Ok(Self { fd: watch(Socket(socket))?, peer, before: BytesMut::new(), frames: None })
     }
 
-    /// The same, of which this is to be read first.
-    pub(crate) fn after(self, before: Bytes) -> Self {
-        Self { before, ..self }
+    /// The same, of which this is to be read first: a preface, and frames.
+    pub(crate) fn after(self, come: &[u8]) -> Self {
+        let (mut frames, mut before) = (Frames::new(PREFACE.len()), BytesMut::new());
+        frames.take(come, &mut before);
+        Self { before, frames: Some(frames), ..self }
     }
-}
 
-impl AsyncRead for Checked {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+    /// Receives from the process that connected, and from nobody else.
+    fn poll_receive(
+        &self,
         cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.before.has_remaining() {
-            let len = self.before.len().min(buffer.remaining());
-            buffer.put_slice(&self.before.split_to(len));
-            return Poll::Ready(Ok(()));
-        }
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         loop {
             let mut ready = ready!(self.fd.poll_read_ready(cx))?;
-            let into = buffer.initialize_unfilled();
             let Ok(received) = ready.try_io(|fd| fd.get_ref().0.receive_stream(into)) else {
                 continue;
             };
@@ -76,8 +76,31 @@ impl AsyncRead for Checked {
                 let text = "it comes from another process than the one that connected";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::PermissionDenied, text)));
             }
-            buffer.advance(packet.len);
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(packet.len));
+        }
+    }
+}
+
+impl AsyncRead for Checked {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            if self.before.has_remaining() {
+                let len = self.before.len().min(buffer.remaining());
+                buffer.put_slice(&self.before.split_to(len));
+                return Poll::Ready(Ok(()));
+            }
+            let mut come = [0; 4096];
+            let len = ready!(self.poll_receive(cx, &mut come))?;
+            let Self { before, frames, .. } = &mut *self;
+            match frames {
+                _ if len == 0 => return Poll::Ready(Ok(())),
+                Some(frames) => frames.take(&come[..len], before),
+                None => before.extend_from_slice(&come[..len]),
+            }
         }
     }
 }

@@ -21,11 +21,12 @@
 //! private keys are made here, since the API has it so, are overwritten when they are dropped, and are in no
 //! log. On their way out they pass buffers of HTTP/2 and of the kernel, which are freed as they are.
 //!
-//! `io` compares senders, `preface` is the challenge over HTTP/2, `session` the conversation with the
+//! `io` compares senders, `preface` is the challenge over HTTP/2, `authority` a correction of its headers, `session` the conversation with the
 //! coordinator, `certificate` keeps a connection's certificate, `api` and `sds` are the two services.
 #![forbid(unsafe_code)]
 
 mod api;
+mod authority;
 mod certificate;
 mod connection;
 mod io;

@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// What a client begins with (section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of the head of a frame (section 4.1): length, kind, flags, stream.
 const HEAD: usize = 9;
 /// The most bytes of a frame before other settings are agreed on (section 6.5.2).

@@ -163,6 +163,7 @@ fn pythons_spiffe_has_its_svid_and_the_next_one() {
     };
     let said = says();
     let said: Vec<_> = said.lines().collect();
+    assert_eq!(said.len(), 6, "{said:?}");
     assert_eq!(said[..2], ["spiffe://partywall.local/service/me", "1"]);
     assert!(said[2].contains("there are no JWT-SVIDs here"), "{said:?}");
     assert_eq!(said[3..], ["True", "True", "True"]);
