@@ -272,10 +272,7 @@ fn proven(pid: Option<u32>) -> (Option<u32>, Option<&'static str>) {
 }
 
 /// The process that connected, with these credentials; none in a PID namespace that cannot be seen from here.
-pub(crate) fn pidfd(
-    socket: BorrowedFd<'_>,
-    of: Credentials,
-) -> Result<Option<OwnedFd>, Errno> {
+pub(crate) fn pidfd(socket: BorrowedFd<'_>, of: Credentials) -> Result<Option<OwnedFd>, Errno> {
     if let Some(pidfd) = socket::peer_pidfd(socket) {
         return Ok(Some(pidfd));
     }

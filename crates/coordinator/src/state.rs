@@ -23,7 +23,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Digest, Identity, Message, Role, SessionMessage, Token, TrustMessage};
+use partywall_abi::control::{
+    Digest, Identity, Message, Role, SessionMessage, Token, TrustMessage,
+};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::{Confidentiality, Evidence, Security};
@@ -322,13 +324,7 @@ impl State {
     }
 
     /// The same, of one that has connected to this socket.
-    pub fn opened_at(
-        &mut self,
-        way: Way,
-        facts: Facts,
-        usage: Arc<Usage>,
-        spoken: Spoken,
-    ) -> Conn {
+    pub fn opened_at(&mut self, way: Way, facts: Facts, usage: Arc<Usage>, spoken: Spoken) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
         let identity = Arc::new(facts.identity(self.policy.principals(&facts)));
@@ -507,7 +503,8 @@ impl State {
     /// Tells an operator where its calls are taken, if that is not here.
     fn tell_of_operators(&mut self, conn: Conn) {
         let c = &self.connections[&conn];
-        let takes = c.spoken.capabilities.contains(Capabilities::OPERATORS) && c.way != Way::Operators;
+        let takes =
+            c.spoken.capabilities.contains(Capabilities::OPERATORS) && c.way != Way::Operators;
         let path = self.operators.as_ref().and_then(|path| path.to_str()).map(String::from);
         if let Some(path) = path
             && takes

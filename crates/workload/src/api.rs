@@ -95,7 +95,8 @@ fn with_key(svid: &Svid) -> X509svidResponse {
 
 fn bundles(svid: &Svid) -> X509BundlesResponse {
     let bundles = svid.bundles.iter();
-    let bundles = bundles.map(|(domain, bundle)| (domain.clone(), bundle.der.clone().into())).collect();
+    let bundles =
+        bundles.map(|(domain, bundle)| (domain.clone(), bundle.der.clone().into())).collect();
     X509BundlesResponse { crl: Vec::new(), bundles }
 }
 

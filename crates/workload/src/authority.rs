@@ -5,8 +5,8 @@
 //! so each `%` in it is read as `-`. No length changes, and so neither does what both sides keep of headers
 //! (RFC 7541).
 //!
-//! Only what is sent in plain letters is looked at, in HEADERS frames that are whole; everything else passes as
-//! it is, and what is malformed is the HTTP/2 server's business.
+//! Only what is sent in plain letters is looked at, in HEADERS frames that are whole; everything else passes
+//! as it is, and what is malformed is the HTTP/2 server's business.
 
 use std::ops::Range;
 
@@ -83,8 +83,8 @@ fn block(frame: &[u8]) -> Option<Range<usize>> {
     (from <= to).then_some(from..to)
 }
 
-/// Reads one field, and where its value is if that is an authority; nothing at the end, and where the rest is no
-/// field (RFC 7541, section 6).
+/// Reads one field, and where its value is if that is an authority; nothing at the end, and where the rest is
+/// no field (RFC 7541, section 6).
 fn field(block: &[u8], at: &mut usize) -> Option<Range<usize>> {
     let prefix = match block.get(*at)? {
         0x80.. => return integer(block, at, 7).map(|_| 0..0),

@@ -1,7 +1,7 @@
 //! The certificate of one connection, for all its calls.
 //!
 //! ```text
-//! none      the first call asks: Certify  --> Certified: held     --> Refused: the call fails, and the next one asks
+//! none      a call asks: Certify  --> Certified: held     --> Refused: the call fails, the next one asks
 //! held      given to calls; after two thirds of its life, and on Renew, another key and another certificate
 //! Refused   as PERMISSION_DENIED: none from here on, and the calls that are open end with that
 //!           else: the one that is held goes on while it holds, and it is asked again
@@ -22,7 +22,7 @@ use crate::svid::Svid;
 
 /// The longest sleep: a host that was suspended finds a certificate that is old soon after.
 const LOOK: Duration = Duration::from_secs(30);
-/// The shortest one before it is asked again.
+/// The shortest one before it is asked again; twice as long each time that it is refused.
 const LEAST: Duration = Duration::from_millis(100);
 
 /// What calls are to say now.
@@ -47,6 +47,8 @@ pub(crate) struct Keeper {
     held: Option<Arc<Svid>>,
     /// The last one that was held, by which versions are counted.
     last: Option<Arc<Svid>>,
+    /// The shortest sleep now.
+    pause: Duration,
 }
 
 /// Of a workload that was admitted.
@@ -61,6 +63,7 @@ pub(crate) fn keep(session: Session) -> (Certificate, Keeper) {
         requests: 0,
         held: None,
         last: None,
+        pause: LEAST,
     };
     (Certificate { wants: tx, shown: rx }, keeper)
 }
@@ -96,7 +99,7 @@ impl Keeper {
     async fn step(&mut self) -> Result<(), Ended> {
         let until_old = self.held.as_ref().map(|held| held.until_old());
         let due = until_old.filter(|_| self.asked.is_none());
-        let sleep = due.unwrap_or(LOOK).clamp(LEAST, LOOK);
+        let sleep = due.unwrap_or(LOOK).clamp(self.pause, LOOK);
         tokio::select! {
             message = self.session.next() => self.take(message?).await,
             Some(want) = self.wants.recv() => self.want(want).await,
@@ -144,12 +147,15 @@ impl Keeper {
                 let svid = Svid::new(&signer, (now, chain), roots, self.last.as_deref());
                 match svid.map(Arc::new) {
                     Ok(svid) => {
+                        self.pause = LEAST;
                         (self.held, self.last) = (Some(Arc::clone(&svid)), Some(Arc::clone(&svid)));
                         self.show(&Ok(svid));
                     }
                     Err(why) => {
                         tracing::error!(why, "the coordinator has sent what is no certificate");
-                        self.fails(Status::internal("the coordinator has sent what is no certificate"));
+                        self.fails(Status::internal(
+                            "the coordinator has sent what is no certificate",
+                        ));
                     }
                 }
                 Ok(())
@@ -174,6 +180,7 @@ impl Keeper {
     /// There is no other certificate.
     fn fails(&mut self, status: Status) {
         let denied = status.code() == Code::PermissionDenied;
+        self.pause = LOOK.min(2 * self.pause);
         if let Some(held) = self.held.take_if(|held| denied || held.is_over()) {
             tracing::debug!(?held, %status, "workload API: its certificate is not given out any more");
         }

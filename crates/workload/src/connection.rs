@@ -52,7 +52,7 @@ pub(crate) async fn run(
     users: Arc<Users>,
 ) -> Ended {
     let admitted = async {
-        let mut session = Session::new(end)?;
+        let session = Session::new(end)?;
         let mut io = Checked::new(socket, credentials)?;
         let nonce = session.challenged().await?;
         let told = *nonce.first_chunk::<NONCE>().expect("it is longer");

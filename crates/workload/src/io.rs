@@ -60,11 +60,7 @@ impl Checked {
     }
 
     /// Receives from the process that connected, and from nobody else.
-    fn poll_receive(
-        &self,
-        cx: &mut Context<'_>,
-        into: &mut [u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_receive(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut ready = ready!(self.fd.poll_read_ready(cx))?;
             let Ok(received) = ready.try_io(|fd| fd.get_ref().0.receive_stream(into)) else {

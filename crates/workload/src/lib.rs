@@ -12,17 +12,18 @@
 //! ```
 //!
 //! The identity of a connection is found once, as that of a process at the control socket
-//! ([`partywall_coordinator::workload`]), and what a client says of itself is never asked. Every byte must come
-//! from the process that connected: a child that holds the socket after its parent has become another program
-//! cannot speak for that, and the nonce keeps it from having spoken before.
+//! ([`partywall_coordinator::workload`]), and what a client says of itself is never asked. Every byte must
+//! come from the process that connected: a child that holds the socket after its parent has become another
+//! program cannot speak for that, and the nonce keeps the parent from having spoken before.
 //!
 //! All of it runs on a thread of its own. It waits for the coordinator, which waits for nobody here; a stream
 //! holds the latest certificate and no queue, so a slow client gets the latest when it reads again. The
 //! private keys are made here, since the API has it so, are overwritten when they are dropped, and are in no
 //! log. On their way out they pass buffers of HTTP/2 and of the kernel, which are freed as they are.
 //!
-//! `io` compares senders, `preface` is the challenge over HTTP/2, `authority` a correction of its headers, `session` the conversation with the
-//! coordinator, `certificate` keeps a connection's certificate, `api` and `sds` are the two services.
+//! `io` compares senders, `preface` is the challenge over HTTP/2, `authority` corrects what some clients
+//! send, `session` is the conversation with the coordinator, `certificate` keeps a connection's certificate, `api`
+//! and `sds` are the two services.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -58,8 +59,9 @@ use users::{Kind, Users};
 
 /// Whoever can reach the path may connect, as at the control socket.
 const MODE: u32 = 0o666;
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 128;
+/// Connections that may wait to be accepted: many, since libraries do not wait where there is no room. Who has
+/// too many is turned away at once.
+const BACKLOG: i32 = 1024;
 /// How long none is accepted after one could not be.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How often it is said that none is accepted.
@@ -113,7 +115,7 @@ pub fn serve(path: &Path, workloads: Workloads, limits: Limits) -> Result<Servin
         .map_err(fail("starting its thread"))?;
     let mut restricted = Ok(());
     let (socket, bound) = listen::listen(path, SocketType::STREAM, BACKLOG, |socket| {
-        // What is accepted inherits both. Where the kernel cannot refuse descriptors, what comes is looked at.
+        // What is accepted inherits both. Where the kernel refuses no descriptors, each piece is looked at.
         let _refuses = socket::refuse_descriptors(socket.as_fd());
         // Nobody can connect before it listens.
         restricted = rustix::net::sockopt::set_socket_passcred(socket, true)
@@ -160,11 +162,16 @@ impl Server {
         let socket = Endpoint::new(socket);
         let visitor = match Visitor::of(socket.as_fd()) {
             Ok(visitor) => visitor,
-            Err(error) => return tracing::debug!(%error, "workload API: nobody is known to have connected"),
+            Err(error) => {
+                return tracing::debug!(%error, "workload API: nobody is known to have connected");
+            }
         };
         let credentials = visitor.credentials();
         let Some(place) = Users::place(&self.users, credentials.uid, Kind::Connection) else {
-            return tracing::debug!(?credentials, "workload API: its user has all connections that one may have");
+            return tracing::debug!(
+                ?credentials,
+                "workload API: its user has all connections that one may have"
+            );
         };
         let (tx, rx) = oneshot::channel();
         self.workloads.take(visitor, |end| {
@@ -179,7 +186,9 @@ impl Server {
                     tracing::debug!(?credentials, why = %ended, "workload API: a connection has ended");
                 });
             }
-            Ok(Err(why)) => tracing::debug!(?credentials, why, "workload API: a connection was turned away"),
+            Ok(Err(why)) => {
+                tracing::debug!(?credentials, why, "workload API: a connection was turned away")
+            }
             Err(_) => tracing::debug!("workload API: the coordinator has ended"),
         }
     }

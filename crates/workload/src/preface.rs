@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Then the HTTP/2 server begins, and finds the stream as if nothing had been: it reads the preface and what
-//! was kept, without the two answers, and sends SETTINGS of its own, which may come at any time (section 6.5).
+//! was kept, without the two answers, and sends SETTINGS of its own, which may come at any time
+//! (section 6.5).
 //! A client answers both frames on its own and before it is told of any call, so nothing waits for a program.
 //! Its limit of bytes is the windows that a client may use before it knows another one.
 
@@ -140,7 +141,8 @@ mod tests {
         let other = ping(ACK, *b"nonce-02");
         let begin = [PREFACE, EMPTY_SETTINGS].concat();
         let (own, long) = (ping(0, OWN), [0xff; HEAD]);
-        let (much, data) = ([&[0, 64, 0, 0, 0, 0, 0, 0, 1][..], &[0; LONGEST]].concat(), KEPT / LONGEST + 1);
+        let (much, data) =
+            ([&[0, 64, 0, 0, 0, 0, 0, 0, 1][..], &[0; LONGEST]].concat(), KEPT / LONGEST + 1);
         for (sent, why) in [
             (b"GET / HTTP/1.1\r\n".to_vec(), io::ErrorKind::InvalidData),
             (vec![], io::ErrorKind::UnexpectedEof),

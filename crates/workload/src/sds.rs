@@ -8,8 +8,8 @@
 //! request with another nonce                  it is late, and says nothing
 //! ```
 //!
-//! A version is never sent twice for the same names. Names that are nobody's here are left out, as xDS has it.
-//! `FetchSecrets` has no stream: it fails where a name is left out.
+//! A version is never sent twice for the same names. Names that are nobody's here are left out, as xDS has
+//! it. `FetchSecrets` has no stream: it fails where a name is left out.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -62,7 +62,10 @@ fn secret(svid: &Svid, name: &str) -> Option<(Type, bool)> {
     if name == CERTIFICATE || name == svid.id {
         let certificate_chain = inline(svid.chain_pem.clone());
         let private_key = inline(svid.key_pem.clone());
-        return Some((Type::TlsCertificate(TlsCertificate { certificate_chain, private_key }), true));
+        return Some((
+            Type::TlsCertificate(TlsCertificate { certificate_chain, private_key }),
+            true,
+        ));
     }
     let domain = if name == ROOTS { &svid.domain } else { name };
     let trusted_ca = inline(svid.bundles.get(domain)?.pem.clone());
@@ -131,7 +134,7 @@ impl Progress {
         }
         if let Some(error) = &request.error_detail {
             let why: String = error.message.chars().take(256).collect();
-            tracing::warn!(why, "SDS: a proxy cannot use its certificates");
+            tracing::info!(why, "SDS: a proxy cannot use what it was sent");
         }
         if self.names.as_ref() != Some(&wanted) {
             (self.names, self.sent) = (Some(wanted), None);
@@ -226,6 +229,8 @@ impl SecretDiscoveryService for Sds {
         &self,
         _: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaSecretsStream>, Status> {
-        Err(Status::unimplemented("DeltaSecrets is not served; remedy: StreamSecrets (`api_type: GRPC`)"))
+        Err(Status::unimplemented(
+            "DeltaSecrets is not served; remedy: StreamSecrets (`api_type: GRPC`)",
+        ))
     }
 }

@@ -1,7 +1,7 @@
 //! The conversation with the coordinator about one workload, in the control protocol.
 //!
-//! This end is given by the coordinator, and is closed by it when the workload's process ends, has not answered
-//! in time or is not admitted.
+//! This end is given by the coordinator, and is closed by it when the workload's process ends, has not
+//! answered in time or is not admitted.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -38,7 +38,6 @@ fn gone(why: impl ToString) -> Ended {
 /// The conversation.
 pub(crate) struct Session {
     fd: AsyncFd<OwnedFd>,
-    buffer: Vec<u8>,
 }
 
 /// Sixteen bytes that only the coordinator and whoever it has asked know.
@@ -47,20 +46,21 @@ pub(crate) type Nonce = [u8; 16];
 impl Session {
     pub(crate) fn new(end: OwnedFd) -> Result<Self, Ended> {
         let fd = watch(end).map_err(gone)?;
-        Ok(Self { fd, buffer: vec![0; limits::CONTROL_BYTES] })
+        Ok(Self { fd })
     }
 
     /// What the coordinator says next. A call that is given up loses nothing.
-    pub(crate) async fn next(&mut self) -> Result<Message, Ended> {
+    pub(crate) async fn next(&self) -> Result<Message, Ended> {
         loop {
             let mut ready = self.fd.readable().await.map_err(gone)?;
-            let buffer = &mut self.buffer;
-            let received = ready.try_io(|fd| socket::receive(fd.get_ref().as_fd(), buffer));
+            // Few come, and many connections wait.
+            let mut buffer = vec![0; limits::CONTROL_BYTES];
+            let received = ready.try_io(|fd| socket::receive(fd.get_ref().as_fd(), &mut buffer));
             let Ok(received) = received else { continue };
             let packet = received.map_err(gone)?;
             return match packet.len {
                 0 => Err(gone("the end of the socket")),
-                len => Message::decode(&self.buffer[..len]).map_err(gone),
+                len => Message::decode(&buffer[..len]).map_err(gone),
             };
         }
     }
@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// Its facts have been read: what it has to answer.
-    pub(crate) async fn challenged(&mut self) -> Result<Nonce, Ended> {
+    pub(crate) async fn challenged(&self) -> Result<Nonce, Ended> {
         loop {
             match self.next().await? {
                 Message::Session(SessionMessage::Challenge { nonce, .. }) => return Ok(nonce),
@@ -87,7 +87,7 @@ impl Session {
     }
 
     /// Only what ends it is to be heard now: why.
-    pub(crate) async fn refused(&mut self) -> Ended {
+    pub(crate) async fn refused(&self) -> Ended {
         loop {
             match self.next().await {
                 Ok(message) => {
@@ -101,7 +101,7 @@ impl Session {
     }
 
     /// It has answered. Returns once it is admitted.
-    pub(crate) async fn prove(&mut self, nonce: Nonce) -> Result<(), Ended> {
+    pub(crate) async fn prove(&self, nonce: Nonce) -> Result<(), Ended> {
         let (versions, capabilities) = (Versions::OWN, Capabilities::NONE);
         let version = Versions::agree(versions, versions).map_err(gone)?;
         self.send(SessionMessage::Proof { versions, version, capabilities, nonce }).await?;

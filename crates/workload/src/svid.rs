@@ -40,7 +40,10 @@ pub(crate) struct Svid {
 
 impl fmt::Debug for Svid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Svid").field("id", &self.id).field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("Svid")
+            .field("id", &self.id)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
     }
 }
 

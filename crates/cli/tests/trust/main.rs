@@ -1,8 +1,9 @@
-//! Authorities, and signatures of programs, as a user has them.
+//! Authorities, signatures of programs, and certificates for others, as a user has them.
 
 mod authority;
 mod signatures;
 mod up;
+mod workload;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

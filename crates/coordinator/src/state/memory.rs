@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use partywall_abi::control::MemoryMessage;
 
-use super::{Way, Conn, RESOURCE_EXHAUSTED, State};
+use super::{Conn, RESOURCE_EXHAUSTED, State, Way};
 use crate::quota::{Account, Charge, Exceeded, Resource, Usage};
 
 impl State {

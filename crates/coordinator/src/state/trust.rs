@@ -93,8 +93,7 @@ impl State {
     /// Who a connection's process is to others, if keys are certified here.
     fn name_of(&self, conn: Conn) -> Option<Name> {
         let standing = &self.connections[&conn].standing;
-        let serves =
-            self.policy.names_served_by(&standing.identity.principals, &standing.listed);
+        let serves = self.policy.names_served_by(&standing.identity.principals, &standing.listed);
         let (trust, uid) = (self.trust.as_ref()?, standing.identity.uid);
         Some(trust.name(self.principal(conn), uid, serves))
     }

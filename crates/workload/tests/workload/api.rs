@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant, SystemTime};
 
 use partywall_trust::{Certified, Chain, Roots, TrustDomain};
+use partywall_workload::proto::spiffe_workload_api_client::SpiffeWorkloadApiClient;
 use partywall_workload::proto::{
     JwtBundlesRequest, JwtsvidRequest, ValidateJwtsvidRequest, X509BundlesRequest, X509svid,
     X509svidRequest,
@@ -34,7 +35,10 @@ fn believed(svid: &X509svid) -> Certified {
     // RFC 5958 and RFC 5915: the private key has its public one with it.
     let public = certified.key.to_der();
     let point = &public[public.len() - 65..];
-    assert!(svid.x509_svid_key.windows(65).any(|part| part == point), "the key is the certificate's");
+    assert!(
+        svid.x509_svid_key.windows(65).any(|part| part == point),
+        "the key is the certificate's"
+    );
     assert!(!format!("{svid:?}").contains("key"), "{svid:?}");
     certified
 }
@@ -48,7 +52,7 @@ async fn an_svid_is_of_the_principal_and_one_for_a_connection() {
     let mode = std::fs::metadata(&rig.socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o666, "as the control socket");
     let mut client = rig.client().await;
-    let fetch = async |client: &mut partywall_workload::proto::spiffe_workload_api_client::SpiffeWorkloadApiClient<_>| {
+    let fetch = async |client: &mut SpiffeWorkloadApiClient<_>| {
         let answer = within(client.fetch_x509svid(asks(X509svidRequest {}))).await;
         let mut stream = answer.unwrap().into_inner();
         (next(&mut stream).await.unwrap(), stream)
@@ -83,14 +87,23 @@ async fn a_call_without_the_security_header_is_refused() {
     for values in [&[][..], &["false"], &["True"], &["true", "true"]] {
         let refused = [
             within(client.fetch_x509svid(with(values).map(|()| X509svidRequest {}))).await.err(),
-            within(client.fetch_x509_bundles(with(values).map(|()| X509BundlesRequest {}))).await.err(),
-            within(client.fetch_jwtsvid(with(values).map(|()| JwtsvidRequest::default()))).await.err(),
-            within(client.fetch_jwt_bundles(with(values).map(|()| JwtBundlesRequest {}))).await.err(),
+            within(client.fetch_x509_bundles(with(values).map(|()| X509BundlesRequest {})))
+                .await
+                .err(),
+            within(client.fetch_jwtsvid(with(values).map(|()| JwtsvidRequest::default())))
+                .await
+                .err(),
+            within(client.fetch_jwt_bundles(with(values).map(|()| JwtBundlesRequest {})))
+                .await
+                .err(),
         ];
         for refused in refused {
             let refused = refused.expect("it is refused");
             assert_eq!(refused.code(), Code::InvalidArgument, "{values:?}: {refused:?}");
-            assert!(refused.message().contains("`workload.spiffe.io: true` is missing"), "{refused:?}");
+            assert!(
+                refused.message().contains("`workload.spiffe.io: true` is missing"),
+                "{refused:?}"
+            );
         }
     }
 }
@@ -106,7 +119,10 @@ async fn there_are_no_jwt_svids() {
     ];
     for refused in refused {
         assert_eq!(refused.code(), Code::Unimplemented);
-        assert!(refused.message().starts_with("there are no JWT-SVIDs here; remedy:"), "{refused:?}");
+        assert!(
+            refused.message().starts_with("there are no JWT-SVIDs here; remedy:"),
+            "{refused:?}"
+        );
     }
 }
 

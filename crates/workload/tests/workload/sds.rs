@@ -7,7 +7,7 @@ use partywall_workload::proto::envoy::extensions::transport_sockets::tls::v3::se
 use partywall_workload::proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DiscoveryRequest, DiscoveryResponse,
 };
-use partywall_workload::proto::envoy::service::secret::v3::secret_discovery_service_client::SecretDiscoveryServiceClient;
+use partywall_workload::proto::envoy::service::secret::v3::secret_discovery_service_client as client;
 use partywall_workload::proto::google::rpc;
 use prost::Message as _;
 use tokio::sync::mpsc;
@@ -16,6 +16,8 @@ use tonic::{Code, Status, Streaming};
 
 use crate::rig::{Rig, principal, within};
 
+use client::SecretDiscoveryServiceClient;
+
 const TYPE: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 const ID: &str = "spiffe://partywall.local/service/me";
 const DOMAIN: &str = "spiffe://partywall.local";
@@ -23,7 +25,7 @@ const DOMAIN: &str = "spiffe://partywall.local";
 fn text(source: Option<DataSource>) -> String {
     match source.unwrap().specifier.unwrap() {
         Specifier::InlineBytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
-        other => panic!("{}", matches!(other, Specifier::Filename(_))),
+        _ => panic!("it is said where it is, and not what it is"),
     }
 }
 
@@ -110,8 +112,12 @@ async fn secrets_are_the_certificate_and_the_roots_under_their_names() {
     assert_eq!(resources(&fetched), [("ROOTCA".to_owned(), found[0].1.clone())]);
     let missing = within(client.fetch_secrets(wants(&["ROOTCA", "nobody"]))).await.unwrap_err();
     assert_eq!(missing.code(), Code::NotFound);
-    assert!(missing.message().contains("[\"nobody\"]") && missing.message().contains(ID), "{missing:?}");
-    let other = DiscoveryRequest { type_url: "type.googleapis.com/x".into(), ..wants(&["default"]) };
+    assert!(
+        missing.message().contains("[\"nobody\"]") && missing.message().contains(ID),
+        "{missing:?}"
+    );
+    let other =
+        DiscoveryRequest { type_url: "type.googleapis.com/x".into(), ..wants(&["default"]) };
     let refused = within(client.fetch_secrets(other.clone())).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
     let mut proxy = Proxy::begin(&rig, other).await.unwrap();

@@ -40,8 +40,12 @@ struct Running {
 
 impl Running {
     fn start(command: &mut Command) -> Self {
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null()).spawn().unwrap();
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
@@ -75,7 +79,8 @@ fn go_spiffe_has_mutual_tls_with_svids_from_here() {
         principal("shop"),
         principal("till"),
     ));
-    let [shop, till] = ["shop", "till"].map(|name| format!("spiffe://partywall.local/service/{name}"));
+    let [shop, till] =
+        ["shop", "till"].map(|name| format!("spiffe://partywall.local/service/{name}"));
     let mut served = Running::start(Command::new(server).arg(&rig.socket).arg(&till));
     let listens = served.line();
     let at = listens.strip_prefix("listening at ").unwrap_or_else(|| panic!("{listens}"));
@@ -101,7 +106,8 @@ fn go_spiffe_has_mutual_tls_with_svids_from_here() {
 fn go_spiffe_is_denied_where_it_is_no_principal() {
     let (client, _) = go("client");
     let rig = Rig::new("");
-    let denied = Command::new(client).arg(&rig.socket).args(["-", "spiffe://x/y"]).output().unwrap();
+    let denied =
+        Command::new(client).arg(&rig.socket).args(["-", "spiffe://x/y"]).output().unwrap();
     let why = String::from_utf8_lossy(&denied.stderr).into_owned();
     assert!(!denied.status.success() && why.contains("PermissionDenied"), "{why}");
 }
