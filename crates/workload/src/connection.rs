@@ -6,43 +6,21 @@ use std::sync::Arc;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use partywall_shm::socket::{Credentials, Endpoint};
-use tonic::Status;
 
-use crate::certificate::{self, Certificate};
+use crate::caller::{BYTES, Caller};
+use crate::certificate;
 use crate::io::Checked;
 use crate::preface::{self, NONCE};
 use crate::session::{Ended, Session};
-use crate::users::{Kind, Place, Users};
+use crate::users::Users;
 use crate::{api, sds};
 
 /// The most calls of a connection that are open, finished or not.
 const CALLS: u32 = 128;
-/// The most bytes of a request's message, and of what is read of a connection before its calls take it.
-pub(crate) const BYTES: usize = 64 << 10;
 /// The most bytes of a request's head.
 const HEAD: u32 = 16 << 10;
 /// The most bytes of an answer that wait for a slow client, of one call.
 const WAITING: usize = 64 << 10;
-
-/// What a connection's calls have.
-#[derive(Clone)]
-pub(crate) struct Caller {
-    pub(crate) certificate: Certificate,
-    users: Arc<Users>,
-    uid: u32,
-}
-
-impl Caller {
-    /// A place for one more call that stays open.
-    pub(crate) fn place(&self) -> Result<Place, Status> {
-        Users::place(&self.users, self.uid, Kind::Stream).ok_or_else(|| {
-            let uid = self.uid;
-            Status::resource_exhausted(format!(
-                "user {uid} has as many open calls here as one may have; remedy: end some"
-            ))
-        })
-    }
-}
 
 /// Serves a workload until its connection ends, and says why it has.
 pub(crate) async fn run(
@@ -69,7 +47,7 @@ pub(crate) async fn run(
         Err(ended) => return ended,
     };
     let (certificate, keeper) = certificate::keep(session);
-    let caller = Caller { certificate, users, uid: credentials.uid };
+    let caller = Caller::new(certificate, users, credentials.uid);
     let services = tonic::service::Routes::new(api::service(caller.clone()));
     let services = services.add_service(sds::service(caller));
     let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());

@@ -22,12 +22,13 @@
 //! log. On their way out they pass buffers of HTTP/2 and of the kernel, which are freed as they are.
 //!
 //! `io` compares senders, `preface` is the challenge over HTTP/2, `authority` corrects what some clients
-//! send, `session` is the conversation with the coordinator, `certificate` keeps a connection's certificate, `api`
-//! and `sds` are the two services.
+//! send, `session` is the conversation with the coordinator, `certificate` keeps a connection's certificate,
+//! `caller` is what calls share, `api` and `sds` are the two services.
 #![forbid(unsafe_code)]
 
 mod api;
 mod authority;
+mod caller;
 mod certificate;
 mod connection;
 mod io;
@@ -59,8 +60,8 @@ use users::{Kind, Users};
 
 /// Whoever can reach the path may connect, as at the control socket.
 const MODE: u32 = 0o666;
-/// Connections that may wait to be accepted: many, since libraries do not wait where there is no room. Who has
-/// too many is turned away at once.
+/// Connections that may wait to be accepted: many, since libraries do not wait where there is no room. Who
+/// has too many is turned away at once.
 const BACKLOG: i32 = 1024;
 /// How long none is accepted after one could not be.
 const PAUSE: Duration = Duration::from_millis(50);

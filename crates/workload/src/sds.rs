@@ -18,7 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use zeroize::Zeroizing;
 
-use crate::connection::{BYTES, Caller};
+use crate::caller::{BYTES, Caller};
 use crate::proto::envoy::config::core::v3::DataSource;
 use crate::proto::envoy::config::core::v3::data_source::Specifier;
 use crate::proto::envoy::extensions::transport_sockets::tls::v3::secret::Type;
