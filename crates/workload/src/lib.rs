@@ -108,12 +108,6 @@ pub fn serve(path: &Path, workloads: Workloads, limits: Limits) -> Result<Servin
     let fail = |call: &'static str| {
         move |source: std::io::Error| ServeError::Io { path: path.into(), call, source }
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("workload-api")
-        .enable_all()
-        .build()
-        .map_err(fail("starting its thread"))?;
     let mut restricted = Ok(());
     let (socket, bound) = listen::listen(path, SocketType::STREAM, BACKLOG, |socket| {
         // What is accepted inherits both. Where the kernel refuses no descriptors, each piece is looked at.
@@ -124,13 +118,21 @@ pub fn serve(path: &Path, workloads: Workloads, limits: Limits) -> Result<Servin
             .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(MODE)));
     })?;
     restricted.map_err(fail("chmod"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("workload-api")
+        .enable_all()
+        .build()
+        .map_err(fail("starting its thread"))?;
     let on = runtime.handle().clone();
+    // From here on an error ends it without a wait.
+    let serving = Serving { runtime: Some(runtime), _path: bound };
     let entered = on.enter();
     let listener = io::watch(socket).map_err(fail("epoll_ctl"))?;
     drop(entered);
     let server = Server { workloads, users: Arc::new(Users::new(limits)), on: on.clone() };
     on.spawn(server.accept(listener));
-    Ok(Serving { runtime: Some(runtime), _path: bound })
+    Ok(serving)
 }
 
 struct Server {
