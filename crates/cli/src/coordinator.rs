@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use partywall_coordinator::policy::PolicyError;
 use partywall_coordinator::{Coordinator, Listen, Options, Policy, audit};
 use partywall_shm::socket;
+use partywall_workload::{Limits, Serving};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::UnboundedSender;
@@ -37,6 +38,10 @@ pub(crate) struct Arguments {
     /// line; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
+    /// Where processes get X.509-SVIDs by the SPIFFE Workload API, and proxies by SDS: a Unix socket to which
+    /// anybody can connect. Unless given, nowhere.
+    #[arg(long, value_name = "PATH")]
+    workload_api: Option<PathBuf>,
     #[command(flatten)]
     metrics: crate::metrics::Exporter,
 }
@@ -67,6 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             ..Options::default()
         };
         let coordinator = Coordinator::start_with(policy, options)?;
+        let workloads = workload_api(arguments.workload_api.as_deref(), &coordinator)?;
         tell(&[NotifyState::Ready]);
         crate::say(&format!("coordinator at {shown}\n"))?;
         let (read, mut reloaded) = tokio::sync::mpsc::unbounded_channel();
@@ -81,6 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             }
         }
         tell(&[NotifyState::Stopping]);
+        drop(workloads);
         drop(coordinator);
         crate::say("stopped; links that are open go on without it\n")?;
         Ok(ExitCode::SUCCESS)
@@ -139,6 +146,21 @@ fn named(flag: Option<&Path>, variable: Option<OsString>) -> Result<Option<PathB
     check_directory(&path, by)?;
     Ok(Some(path))
 }
+
+/// Serves the Workload API, if that is wanted.
+fn workload_api(
+    path: Option<&Path>,
+    coordinator: &Coordinator,
+) -> Result<Option<Serving>, Box<dyn Error>> {
+    let Some(path) = path else { return Ok(None) };
+    crate::socket::check(path, WORKLOAD_API)?;
+    check_directory(path, WORKLOAD_API)?;
+    let serving = partywall_workload::serve(path, coordinator.workloads(), Limits::default());
+    serving.map(Some).map_err(|error| format!("{WORKLOAD_API}: {error}").into())
+}
+
+/// The option for the Workload API.
+const WORKLOAD_API: &str = "--workload-api";
 
 /// Where operators' calls are taken, if not where processes connect.
 fn operators(given: Option<&Path>, listen: &Listen) -> Result<Option<PathBuf>, String> {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Message, Role, Token};
+use partywall_abi::control::{Message, Role};
 use partywall_abi::limits;
 use partywall_abi::name::ServiceName;
 use partywall_shm::socket::{self, Credentials, Lingering};
@@ -46,13 +46,14 @@ use crate::ready::Ready;
 use crate::state::{Conn, Effect, State, internal};
 use crate::telemetry::Telemetry;
 use crate::trust::Trust;
+use crate::workload::Visit;
 
 mod admission;
 mod log;
 mod reading;
 mod traces;
 
-use admission::{Listener, random, turn_away};
+use admission::{Listener, random_token, turn_away};
 use log::Waiting;
 
 /// How often what waits for no event is tried again, at first and at last.
@@ -79,6 +80,7 @@ type Notify = Option<Box<dyn FnOnce(Result<(), PolicyError>) + Send>>;
 /// What the rest of the process asks of the loop.
 pub(crate) enum Order {
     Add(Started),
+    Workload(Box<Visit>),
     Measured(Job, Found),
     Served(ServiceName, Sender<()>),
     Reload(Notify),
@@ -394,6 +396,7 @@ impl EventLoop {
                     self.measured(job.token, found);
                 }
                 Order::Add(started) => self.add(started),
+                Order::Workload(visit) => self.visited(*visit),
                 Order::Reload(notify) => self.read_policy(None, notify),
                 Order::Loaded(loaded) => self.loaded(*loaded),
             }
@@ -681,11 +684,6 @@ impl EventLoop {
             self.proofs.remove(&(until, token));
         }
     }
-}
-
-fn random_token() -> Token {
-    // getrandom(2) gives up to 256 bytes whole once the system has started.
-    Token(random().expect("the system has randomness"))
 }
 
 #[cfg(test)]

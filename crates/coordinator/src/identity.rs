@@ -37,13 +37,16 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
 use partywall_abi::control::{Digest, Identity};
 use partywall_abi::security::{Confidentiality, Evidence, Isolation, Security};
 use partywall_shm::namespace;
+use partywall_shm::socket::{self, Credentials};
 use partywall_shm::users::Subordinates;
+use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 use sha2::{Digest as _, Sha256};
 
@@ -266,6 +269,16 @@ fn proven(pid: Option<u32>) -> (Option<u32>, Option<&'static str>) {
         }
         Err(_) => (None, Some(UNREADABLE)),
     }
+}
+
+/// The process that connected, with these credentials; none in a PID namespace that cannot be seen from here.
+pub(crate) fn pidfd(socket: BorrowedFd<'_>, of: Credentials) -> Result<Option<OwnedFd>, Errno> {
+    if let Some(pidfd) = socket::peer_pidfd(socket) {
+        return Ok(Some(pidfd));
+    }
+    let pid = rustix::process::Pid::from_raw(of.pid as i32);
+    let open = |pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+    pid.map(open).transpose()
 }
 
 /// A program's digest, or why there is none.

@@ -7,7 +7,8 @@
 //! kernel who a process is, [`container`] finds its container, [`engine`] asks what that was made of,
 //! and `measure` does so, and measures programs, on other threads; [`audit`] writes down what happened
 //! and `telemetry` counts it; [`launch`] starts services so that the answer is strong; [`trust`]
-//! certifies their keys, and [`signatures`] has those of programs.
+//! certifies their keys, [`signatures`] has those of programs, and [`workload`] lets another part of this
+//! process speak for those that know no control protocol.
 #![forbid(unsafe_code)]
 
 pub mod audit;
@@ -28,6 +29,7 @@ pub mod signatures;
 pub mod state;
 mod telemetry;
 pub mod trust;
+pub mod workload;
 
 pub use policy::Policy;
-pub use server::{Coordinator, Listen, Options, StartError};
+pub use server::{Coordinator, Listen, Options, StartError, Workloads};

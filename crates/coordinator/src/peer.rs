@@ -19,7 +19,7 @@ use crate::handout::Part;
 use crate::identity::{Domain, Facts};
 use crate::quota::{Charge, Exceeded, Usage};
 use crate::signatures::{Beside, Found};
-use crate::state::{Conn, Spoken};
+use crate::state::{Conn, Socket, Spoken};
 
 /// Why a connection is closed.
 pub(crate) type Reason = Cow<'static, str>;
@@ -53,8 +53,8 @@ pub(crate) struct Peer {
     pub(crate) credentials: Credentials,
     /// What is known of it because the coordinator started it.
     pub(crate) started: Option<Known>,
-    /// It has connected to the operators' socket.
-    pub(crate) at_operators: bool,
+    /// Where it has connected. For a workload a part of this process speaks.
+    pub(crate) came_by: Socket,
     pub(crate) stage: Stage,
     pub(crate) charges: Charges,
     queue: VecDeque<(Vec<u8>, Vec<Part>)>,
@@ -132,13 +132,12 @@ impl Peer {
     ) -> Self {
         let stage = Stage::Challenged(Box::new(challenged));
         let (queue, queued, waits_for_room) = (VecDeque::new(), 0, false);
-        let at_operators = false;
         Self {
             socket,
             pidfd,
             credentials,
             started,
-            at_operators,
+            came_by: Socket::Common,
             stage,
             charges,
             queue,
@@ -158,6 +157,13 @@ impl Peer {
         let Some(sender) = packet.credentials else {
             return Err("a packet without a sender");
         };
+        if self.came_by == Socket::Workload {
+            // Who speaks for it has compared the sender of what the workload has said.
+            let own = sender.pid == std::process::id();
+            return own
+                .then_some(())
+                .ok_or("a packet from another process than the coordinator's own");
+        }
         if sender.uid != self.credentials.uid || sender.pid != self.credentials.pid {
             return Err("a packet from another process than the one that connected");
         }

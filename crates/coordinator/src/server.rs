@@ -19,6 +19,7 @@ use crate::event_loop::{Begin, EventLoop, Order, Orders};
 pub use crate::peer::Started;
 use crate::policy::{Policy, PolicyError};
 use crate::trust::TrustError;
+use crate::workload::{Visit, Visitor};
 
 /// Descriptors with which one link at a time can be made.
 const LEAST: u64 = 28;
@@ -176,6 +177,11 @@ impl Coordinator {
         self.orders.send(Order::Add(started));
     }
 
+    /// The way in for processes that ask for certificates at another socket.
+    pub fn workloads(&self) -> Workloads {
+        Workloads { orders: self.orders.clone() }
+    }
+
     /// Tells once when somebody serves `name`.
     pub fn serving(&self, name: &ServiceName) -> Receiver<()> {
         let (notify, answer) = channel();
@@ -188,6 +194,25 @@ impl Coordinator {
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
         }
+    }
+}
+
+/// The way to a coordinator for processes that know no control protocol; see [`crate::workload`].
+#[derive(Clone)]
+pub struct Workloads {
+    orders: Orders,
+}
+
+impl Workloads {
+    /// Takes a workload in. `answer` has the end at which to speak for it, a `SOCK_SEQPACKET` socket of the
+    /// control protocol, or why its account gets none. It is called on the coordinator's thread, and dropped
+    /// where that has ended.
+    pub fn take(
+        &self,
+        visitor: Visitor,
+        answer: impl FnOnce(Result<OwnedFd, String>) + Send + 'static,
+    ) {
+        self.orders.send(Order::Workload(Box::new(Visit { visitor, answer: Box::new(answer) })));
     }
 }
 

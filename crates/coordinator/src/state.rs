@@ -24,7 +24,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use partywall_abi::control::{Digest, Identity, Message, Role, SessionMessage, Token};
+use partywall_abi::control::{
+    Digest, Identity, Message, Role, SessionMessage, Token, TrustMessage,
+};
 use partywall_abi::layout::Geometry;
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::{Confidentiality, Evidence, Security};
@@ -34,7 +36,7 @@ use crate::audit::Event;
 use crate::identity::Facts;
 use crate::policy::Policy;
 use crate::quota::{Charge, Quotas, Resource, Usage};
-use crate::trust::Trust;
+use crate::trust::{Name as Certificate, Trust};
 
 mod instances;
 mod links;
@@ -191,6 +193,18 @@ pub struct Spoken {
     pub capabilities: Capabilities,
 }
 
+/// At which socket a process has connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Socket {
+    /// Where all do.
+    #[default]
+    Common,
+    /// The operators'.
+    Operators,
+    /// That of workloads, who ask for certificates alone ([`crate::workload`]).
+    Workload,
+}
+
 struct Connection {
     standing: Arc<Standing>,
     spoken: Spoken,
@@ -200,8 +214,9 @@ struct Connection {
     certified: bool,
     /// Receipts of its are not kept yet.
     receipts: bool,
-    /// It has connected to the operators' socket.
-    at_operators: bool,
+    /// As whom a workload was certified last, if it was not denied that.
+    named: Option<Certificate>,
+    came_by: Socket,
     /// It has closed its gate, if it is a domain.
     gate_closed: bool,
     registrations: BTreeMap<u64, (ServiceName, Charge)>,
@@ -332,13 +347,13 @@ impl State {
 
     /// A process has proven who it is; `usage` is its account.
     pub fn opened(&mut self, facts: Facts, usage: Arc<Usage>, spoken: Spoken) -> Conn {
-        self.opened_at(false, facts, usage, spoken)
+        self.opened_at(Socket::Common, facts, usage, spoken)
     }
 
-    /// The same; whether it has connected to the operators' socket.
+    /// The same, of one that has connected to this socket.
     pub fn opened_at(
         &mut self,
-        at_operators: bool,
+        socket: Socket,
         facts: Facts,
         usage: Arc<Usage>,
         spoken: Spoken,
@@ -357,7 +372,8 @@ impl State {
             hardened: false,
             certified: false,
             receipts: false,
-            at_operators,
+            named: None,
+            came_by: socket,
             gate_closed: false,
             registrations: BTreeMap::new(),
             watches: BTreeMap::new(),
@@ -417,8 +433,10 @@ impl State {
 
     /// A message has come.
     pub fn message(&mut self, conn: Conn, message: Message, now: Instant) {
-        if !self.connections.contains_key(&conn) {
-            return;
+        let Some(connection) = self.connections.get(&conn) else { return };
+        let asks = matches!(message, Message::Trust(TrustMessage::Certify { .. }));
+        if connection.came_by == Socket::Workload && !asks {
+            return self.breaks_rule(conn);
         }
         match message {
             Message::Registry(m) => self.registry_message(conn, m, now),
@@ -521,7 +539,8 @@ impl State {
     /// Tells an operator where its calls are taken, if that is not here.
     fn tell_of_operators(&mut self, conn: Conn) {
         let c = &self.connections[&conn];
-        let takes = c.spoken.capabilities.contains(Capabilities::OPERATORS) && !c.at_operators;
+        let takes = c.spoken.capabilities.contains(Capabilities::OPERATORS)
+            && c.came_by != Socket::Operators;
         let path = self.operators.as_ref().and_then(|path| path.to_str()).map(String::from);
         if let Some(path) = path
             && takes
@@ -535,7 +554,7 @@ impl State {
     /// others.
     fn is_operator(&mut self, conn: Conn, request: u32, what: &'static str) -> bool {
         let (c, operator) = (&self.connections[&conn], self.operator_uid);
-        let (facts, at_operators) = (&c.standing.facts, c.at_operators);
+        let (facts, at_operators) = (&c.standing.facts, c.came_by == Socket::Operators);
         let mut may = facts.is_operator(operator);
         if may
             && !at_operators

@@ -493,6 +493,27 @@ impl Endpoint {
         receive_with(self.as_fd(), buffer, control, 0)
     }
 
+    /// Receives what one sender has sent to a stream. Does not block.
+    ///
+    /// A length of zero means that the peer has hung up.
+    ///
+    /// # Errors
+    /// As [`Endpoint::receive`].
+    pub fn receive_stream(&self, buffer: &mut [u8]) -> io::Result<Packet> {
+        let mut control = [0; CREDENTIAL_WORDS];
+        let control = if self.credentials { &mut control[..] } else { &mut [] };
+        if self.socket.plain {
+            return receive_with(self.as_fd(), buffer, control, 0);
+        }
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = receive_with(self.as_fd(), buffer, control, libc::MSG_PEEK)?;
+        if seen.stripped {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // What has come meanwhile is not received: there may be descriptors.
+        receive_with(self.as_fd(), &mut buffer[..seen.len], control, 0)
+    }
+
     /// Reads up to `most` bells, as [`drain`] does. Without the kernel's help that costs system
     /// calls for each.
     ///

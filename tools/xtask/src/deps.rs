@@ -44,9 +44,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "partywall-functions",
             "partywall-trust",
             "partywall-build",
+            "partywall-workload",
             "partywall-shm",
             "partywall-abi",
         ],
+    ),
+    (
+        "partywall-workload",
+        &["partywall-coordinator", "partywall-shm", "partywall-trust", "partywall-abi"],
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! Authorities, and signatures of programs, as a user has them.
+//! Authorities, signatures of programs, and certificates for others, as a user has them.
 
 mod authority;
 mod plain;
@@ -6,6 +6,7 @@ mod receipts;
 mod signatures;
 mod trace;
 mod up;
+mod workload;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use partywall_abi::control::{Message, SessionMessage};
+use partywall_abi::control::{Message, SessionMessage, Token};
 use partywall_abi::limits;
 use partywall_abi::version::{Capabilities, Versions};
 use partywall_shm::socket::{self, Credentials, Endpoint, Lingering};
@@ -16,12 +16,13 @@ use rustix::net::SocketFlags;
 
 use super::{EventLoop, LISTENER, OPERATORS, RETRY};
 use crate::engine::{Question, Told};
-use crate::identity::{Facts, Measured};
+use crate::identity::{self, Facts, Measured};
 use crate::measure::{Found, Job};
 use crate::peer::{Challenged, Charges, Known, Look, Peer, Reason, Stage, Started};
 use crate::quota::{Account, Resource, Usage};
 use crate::signatures::Beside;
-use crate::state::{Spoken, UNAVAILABLE};
+use crate::state::{Socket, Spoken, UNAVAILABLE};
+use crate::workload::{Visit, Visitor};
 
 /// How long a process may take to answer the challenge.
 const PROOF_TIME: Duration = Duration::from_secs(5);
@@ -84,6 +85,39 @@ impl EventLoop {
         }
     }
 
+    /// A workload has connected, for which a part of this process speaks from now on.
+    pub(super) fn visited(&mut self, visit: Visit) {
+        let end = self.take_workload(visit.visitor);
+        (visit.answer)(end);
+    }
+
+    fn take_workload(&mut self, visitor: Visitor) -> Result<OwnedFd, String> {
+        let Visitor { credentials, pidfd } = visitor;
+        self.spare.clear();
+        let (start, usage) = (Instant::now(), self.usage(credentials, None));
+        let _else_nobody_is_accepted = self.room();
+        let take = || {
+            if pidfd.as_ref().is_some_and(|pidfd| !socket::alive(pidfd.as_fd())) {
+                return Err("the process that connected has ended".into());
+            }
+            // Four descriptors, of which others have two.
+            let charges = charges_of(&usage, 2)?;
+            let pair = socket::pair().map_err(|e| format!("socketpair: {e}"))?;
+            Ok((charges, pair))
+        };
+        let taken: Result<_, String> = take();
+        let end = taken.map(|(charges, (ours, theirs))| {
+            let token = self.next_token;
+            self.admit(Endpoint::new(ours), credentials, pidfd, None, charges);
+            if let Some(peer) = self.peers.get_mut(&token) {
+                peer.came_by = Socket::Workload;
+            }
+            theirs
+        });
+        self.spent(&usage, start);
+        end
+    }
+
     /// Takes one from this listener's backlog.
     pub(super) fn accept(&mut self, at: usize) {
         let room = self.room();
@@ -114,7 +148,7 @@ impl EventLoop {
         };
         let Ok(credentials) = socket::peer_credentials(socket.as_fd()) else { return };
         self.spare.clear();
-        let pidfd = match pidfd(&socket, credentials) {
+        let pidfd = match identity::pidfd(socket.as_fd(), credentials) {
             Ok(pidfd) => pidfd,
             Err(errno) => {
                 return tracing::warn!(
@@ -132,7 +166,7 @@ impl EventLoop {
         let token = self.next_token;
         self.take_in(socket, credentials, pidfd, &usage);
         if let Some(peer) = self.peers.get_mut(&token) {
-            peer.at_operators = at_operators;
+            peer.came_by = if at_operators { Socket::Operators } else { Socket::Common };
         }
         self.spent(&usage, start);
     }
@@ -365,7 +399,7 @@ impl EventLoop {
             let exceeded = "its account has all the connections that it may have";
             let charge = |resource, n| usage.charge(resource, n).map_err(|_| exceeded);
             peer.charges = Charges {
-                connection: charge(Resource::Connections, 1)?,
+                connection: charge(Resource::Connections, peer.charges.connection.amount())?,
                 unproven: None,
                 unread: charge(Resource::Unread, 0)?,
             };
@@ -378,7 +412,7 @@ impl EventLoop {
             return Err("it has not said what it speaks".into());
         };
         tracing::debug!(version = spoken.version, capabilities = %spoken.capabilities, "proven");
-        let conn = self.state.opened_at(peer.at_operators, after, usage, spoken);
+        let conn = self.state.opened_at(peer.came_by, after, usage, spoken);
         peer.stage = Stage::Open(conn);
         self.tokens.insert(conn, token);
         Ok(())
@@ -395,9 +429,14 @@ fn observed(facts: Facts, measured: Option<Measured>) -> Facts {
 
 /// What a connection is charged from the beginning.
 fn charges(usage: &Arc<Usage>) -> Result<Charges, String> {
+    charges_of(usage, 1)
+}
+
+/// The same of one that counts as so many.
+fn charges_of(usage: &Arc<Usage>, connections: usize) -> Result<Charges, String> {
     let charge = |resource, n| usage.charge(resource, n).map_err(|e| e.to_string());
     Ok(Charges {
-        connection: charge(Resource::Connections, 1)?,
+        connection: charge(Resource::Connections, connections)?,
         unproven: Some(charge(Resource::Unproven, 1)?),
         unread: charge(Resource::Unread, 0)?,
     })
@@ -409,20 +448,15 @@ pub(super) fn turn_away(socket: &Endpoint, text: String) {
     let _unread = socket::send(socket.as_fd(), &refused.encode(), &[]);
 }
 
-pub(super) fn random() -> Option<[u8; 16]> {
+pub(super) fn random_token() -> Token {
+    // getrandom(2) gives up to 256 bytes whole once the system has started.
+    Token(random().expect("the system has randomness"))
+}
+
+fn random() -> Option<[u8; 16]> {
     let mut bytes = [0; 16];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     (got == Ok(bytes.len())).then_some(bytes)
-}
-
-/// The process that connected; none in a PID namespace that cannot be seen from here.
-fn pidfd(socket: &Endpoint, of: Credentials) -> Result<Option<OwnedFd>, rustix::io::Errno> {
-    if let Some(pidfd) = socket::peer_pidfd(socket.as_fd()) {
-        return Ok(Some(pidfd));
-    }
-    let pid = rustix::process::Pid::from_raw(of.pid as i32);
-    let open = |pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
-    pid.map(open).transpose()
 }
 
 /// What was known of the process when it was asked for the proof that it gives now.

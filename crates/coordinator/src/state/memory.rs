@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use partywall_abi::control::MemoryMessage;
 
-use super::{Conn, RESOURCE_EXHAUSTED, State};
+use super::{Conn, RESOURCE_EXHAUSTED, Socket, State};
 use crate::quota::{Account, Charge, Exceeded, Resource, Usage};
 
 impl State {
@@ -30,7 +30,7 @@ impl State {
     fn want_memory(&mut self, conn: Conn, request: u32, bytes: u64) {
         let c = self.connection(conn);
         // A process has said so at its other connection.
-        if !c.at_operators {
+        if c.came_by != Socket::Operators {
             let amount = usize::try_from(bytes).unwrap_or(usize::MAX);
             let usage = Arc::clone(&c.standing.usage);
             let before = c.memory.as_ref().map_or(0, Charge::amount);

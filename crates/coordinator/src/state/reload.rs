@@ -89,6 +89,7 @@ impl State {
             self.connection(conn).standing = Arc::new(Standing { facts, identity, usage, listed });
         }
         self.harden(conn);
+        self.renew(conn);
         let c = &self.connections[&conn];
         let principals = &c.standing.identity.principals;
         let serves = c.registrations.iter().map(|(id, (name, _))| (*id, name.clone()));

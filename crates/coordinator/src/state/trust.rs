@@ -3,6 +3,9 @@
 //! A link is sealed where the policy says so ([`crate::policy::Wish`]) and both ends can. The coordinator
 //! tells both what their handshake has to agree on ([`Sealing`]), and has no part in it: it knows the
 //! certificates, and no key.
+//!
+//! A workload ([`Socket::Workload`]) is certified as a principal or not at all, and is told (`Renew`) when it is
+//! another one by a new policy, or none any more.
 
 use std::time::SystemTime;
 
@@ -13,7 +16,7 @@ use partywall_abi::version::Capabilities;
 use partywall_trust::message::Receipt;
 use partywall_trust::{Certified, Id};
 
-use super::{Conn, Effect, FAILED_PRECONDITION, State};
+use super::{Conn, Effect, FAILED_PRECONDITION, Socket, State};
 use crate::audit::Event;
 use crate::policy::Wish;
 use crate::trust::{Name, Trust};
@@ -71,6 +74,14 @@ impl State {
     }
 
     fn certify(&mut self, conn: Conn, request: u32, key: &[u8], proof: &[u8]) {
+        if self.connections[&conn].came_by == Socket::Workload {
+            self.connection(conn).named = self.workload(conn);
+            if self.principal(conn).is_none() {
+                let text = "this process is no principal of the policy, and has no SPIFFE ID here; remedy: \
+                            add [principal.NAME] with what is true of it";
+                return self.deny(conn, request, "ask for an X.509-SVID", text.into());
+            }
+        }
         let certified = match (&self.trust, self.name_of(conn)) {
             (Some(trust), Some(name)) => trust.certify(request, &name, key, proof),
             _ => Err("this coordinator has no authority".into()),
@@ -87,12 +98,31 @@ impl State {
     /// Who a connection's process is to others, if keys are certified here.
     fn name_of(&self, conn: Conn) -> Option<Name> {
         let standing = &self.connections[&conn].standing;
+        let serves = self.policy.names_served_by(&standing.identity.principals, &standing.listed);
+        let (trust, uid) = (self.trust.as_ref()?, standing.identity.uid);
+        Some(trust.name(self.principal(conn), uid, serves))
+    }
+
+    /// The principal as which a connection's process is certified.
+    fn principal(&self, conn: Conn) -> Option<&str> {
+        let standing = &self.connections[&conn].standing;
         let principals = &standing.identity.principals;
         let started = standing.facts.started_as.as_ref();
         let started = started.filter(|name| principals.contains(name)).map(String::as_str);
-        let principal = started.or_else(|| self.policy.certified_as(principals));
-        let serves = self.policy.names_served_by(principals, &standing.listed);
-        Some(self.trust.as_ref()?.name(principal, standing.identity.uid, serves))
+        started.or_else(|| self.policy.certified_as(principals))
+    }
+
+    /// Who a workload is to others: nobody, unless it is a principal.
+    fn workload(&self, conn: Conn) -> Option<Name> {
+        self.principal(conn).and_then(|_| self.name_of(conn))
+    }
+
+    /// Tells a workload that is somebody else by the policy that is in force now.
+    pub(super) fn renew(&mut self, conn: Conn) {
+        let c = &self.connections[&conn];
+        if c.came_by == Socket::Workload && c.named != self.workload(conn) {
+            self.send(conn, TrustMessage::Renew);
+        }
     }
 
     /// From here on receipts of signed messages are kept.

@@ -7,6 +7,7 @@ mod functions;
 mod many;
 mod origins;
 mod others;
+mod workloads;
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;

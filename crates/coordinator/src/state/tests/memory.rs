@@ -104,7 +104,7 @@ fn memory_that_is_said_to_operators_is_not_charged_twice() {
     s.separate_operators("/operators".into());
     let facts = facts(9);
     let usage = s.account(&facts);
-    let operator = s.opened_at(true, facts, usage, SPOKEN);
+    let operator = s.opened_at(Socket::Operators, facts, usage, SPOKEN);
     s.take_effects();
     assert_eq!(want(&mut s, operator, 9 * MIB), Ok(9 * MIB));
     assert_eq!(s.parcel_bytes(operator), 0);

@@ -12,7 +12,8 @@ fn admitted(
     spoken: Spoken,
 ) -> (Conn, Vec<String>) {
     let usage = s.account(&facts);
-    let conn = s.opened_at(at_operators, facts, usage, spoken);
+    let socket = if at_operators { Socket::Operators } else { Socket::Common };
+    let conn = s.opened_at(socket, facts, usage, spoken);
     let told = take(s).into_iter().filter_map(|e| match e {
         Effect::Send {
             message: Message::Session(SessionMessage::Operators { path, uid }), ..

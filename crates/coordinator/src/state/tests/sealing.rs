@@ -323,6 +323,74 @@ fn who_was_certified_hears_of_another_authority() {
     assert_ne!(before, after);
 }
 
+/// A process that asks at the workloads' socket.
+fn workload(s: &mut State, uid: u32) -> Conn {
+    let facts = facts(uid);
+    let usage = s.account(&facts);
+    let spoken = Spoken { capabilities: Capabilities::NONE, ..SPOKEN };
+    let conn = s.opened_at(Socket::Workload, facts, usage, spoken);
+    s.take_effects();
+    conn
+}
+
+#[test]
+fn a_workload_is_certified_as_a_principal_or_denied() {
+    let mut s = sealing("required");
+    let [web, stranger] = [2, 7].map(|uid| workload(&mut s, uid));
+    let key = SigningKey::generate();
+    let der = key.public().to_der();
+    let proof = key.sign(&[TrustMessage::PROOF, &der].concat());
+    let (chain, _) = certify(&mut s, web, der.clone(), proof.clone()).unwrap();
+    let certified = partywall_trust::Certified::read(&chain[0]).unwrap();
+    assert_eq!(certified.id.as_str(), "spiffe://a.example/service/web");
+    let ask = TrustMessage::Certify { request: 5, key: der, proof };
+    s.message(stranger, ask.into(), Instant::now());
+    let effects = s.take_effects();
+    assert!(matches!(effects[0], Effect::Audit(_)), "{effects:?}");
+    let (code, text) = refused(&effects[1..]);
+    assert!(code == PERMISSION_DENIED && text.contains("no principal of the policy"), "{text}");
+}
+
+#[test]
+fn a_workload_hears_of_a_policy_that_makes_it_another() {
+    let mut s = sealing("required");
+    let [web, other] = [2, 7].map(|uid| workload(&mut s, uid));
+    let key = SigningKey::generate();
+    let der = key.public().to_der();
+    let proof = key.sign(&[TrustMessage::PROOF, &der].concat());
+    certify(&mut s, web, der, proof).unwrap();
+    let renewed = |s: &mut State, policy: &str| -> Vec<Conn> {
+        s.reload(under(policy).policy().clone(), None, Instant::now());
+        let effects = s.take_effects().into_iter();
+        let told = effects.filter_map(|effect| match effect {
+            Effect::Send { to, message: Message::Trust(TrustMessage::Renew) } => Some(to),
+            _ => None,
+        });
+        told.collect()
+    };
+    let web_alone = "[principal.web]\nuid = 2\n";
+    assert!(renewed(&mut s, web_alone).is_empty(), "it is who it was");
+    assert_eq!(renewed(&mut s, "[principal.shop]\nuid = 2\n"), [web]);
+    let serves = "[principal.web]\nuid = 2\n[service.g]\nregister = ['web']\n";
+    assert_eq!(renewed(&mut s, serves), [web], "it has another DNS name");
+    assert_eq!(renewed(&mut s, ""), [web]);
+    let both = "[principal.web]\nuid = 2\n[principal.other]\nuid = 7\n";
+    assert_eq!(renewed(&mut s, both), [other]);
+}
+
+#[test]
+fn a_workload_asks_for_certificates_alone() {
+    let mut s = sealing("required");
+    let web = workload(&mut s, 2);
+    let connect = LinkMessage::Connect { request: 5, name: name() };
+    let may_call = TrustMessage::MayCall { request: 5, name: name(), id: "x".into() };
+    for message in [Message::from(connect), may_call.into(), SessionMessage::Hardened.into()] {
+        s.message(web, message, Instant::now());
+        let effects = s.take_effects();
+        assert!(matches!(effects[..], [Effect::Close { conn, .. }] if conn == web), "{effects:?}");
+    }
+}
+
 /// By one rule descriptors may cross, by another one the links are sealed.
 #[test]
 fn no_descriptor_crosses_on_a_sealed_link() {
