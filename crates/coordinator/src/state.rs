@@ -43,6 +43,7 @@ mod links;
 mod list;
 mod memory;
 mod names;
+mod operators;
 mod reload;
 mod reports;
 mod switch;
@@ -319,11 +320,6 @@ impl State {
         }
     }
 
-    /// From here on operators' calls are taken from those alone who connect to this socket.
-    pub fn separate_operators(&mut self, path: PathBuf) {
-        self.operators = Some(path);
-    }
-
     /// What is to be done since the last call.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
@@ -534,55 +530,6 @@ impl State {
             self.audit(event);
         }
         self.refuse(to, request, PERMISSION_DENIED, text);
-    }
-
-    /// Tells an operator where its calls are taken, if that is not here.
-    fn tell_of_operators(&mut self, conn: Conn) {
-        let c = &self.connections[&conn];
-        let takes = c.spoken.capabilities.contains(Capabilities::OPERATORS)
-            && c.came_by != Socket::Operators;
-        let path = self.operators.as_ref().and_then(|path| path.to_str()).map(String::from);
-        if let Some(path) = path
-            && takes
-            && c.standing.facts.is_operator(self.operator_uid)
-        {
-            self.send(conn, SessionMessage::Operators { path, uid: self.operator_uid });
-        }
-    }
-
-    /// Whether the connection's user may see and change how others call, and may say so here; refuses all
-    /// others.
-    fn is_operator(&mut self, conn: Conn, request: u32, what: &'static str) -> bool {
-        let (c, operator) = (&self.connections[&conn], self.operator_uid);
-        let (facts, at_operators) = (&c.standing.facts, c.came_by == Socket::Operators);
-        let mut may = facts.is_operator(operator);
-        if may
-            && !at_operators
-            && let Some(path) = &self.operators
-        {
-            may = false;
-            let path = path.display();
-            let text = format!(
-                "whoever may {what} does so at the operators' socket {path} alone; remedy: ask there \
-                 (`--socket {path}`), outside of containers"
-            );
-            self.deny(conn, request, what, text);
-        } else if !may {
-            let who = match (&facts.started_as, &facts.contained) {
-                (Some(name), _) => format!("you are service `{name}`"),
-                (None, _) if facts.descends => {
-                    "you are a process that the coordinator started".into()
-                }
-                (None, Some(how)) if [0, operator].contains(&facts.uid) => format!(
-                    "your process is taken for one of a container: {how}; remedy: do it outside of \
-                     containers, in the coordinator's namespaces"
-                ),
-                (None, _) => format!("you are user {}", facts.uid),
-            };
-            let text = format!("only root and user {operator} may {what}; {who}");
-            self.deny(conn, request, what, text);
-        }
-        may
     }
 
     /// Has a process close itself to others of its user, if the policy wants that and it has not.

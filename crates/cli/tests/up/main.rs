@@ -66,8 +66,8 @@ fn up_runs_the_word_count_and_prints_the_links() {
     assert!(row.contains("client (pid") && row.contains("wordcount (pid"), "{row}");
     // None is missing though the client is gone: one for the text, 20 to warm up, 200 that are timed.
     let columns: Vec<&str> = row.split("  ").map(str::trim).filter(|c| !c.is_empty()).collect();
-    assert_eq!(columns[5..8], ["process", "host", "started"], "{row}");
-    assert_eq!(columns[8..11], ["closed", "221", "0"], "{row}");
+    assert_eq!(columns[5..9], ["process", "host", "started", "off"], "{row}");
+    assert_eq!(columns[9..12], ["closed", "221", "0"], "{row}");
     let total = "  /partywall.wordcount.v1.WordCount/Total   native 0  ordinary 220\n";
     assert!(said.contains(total), "{said}");
 }

@@ -4,8 +4,8 @@
 //! tells both what their handshake has to agree on ([`Sealing`]), and has no part in it: it knows the
 //! certificates, and no key.
 //!
-//! A workload ([`Socket::Workload`]) is certified as a principal or not at all, and is told (`Renew`) when it is
-//! another one by a new policy, or none any more.
+//! A workload ([`Socket::Workload`]) is certified as a principal or not at all, and is told (`Renew`) when it
+//! is another one by a new policy, or none any more.
 
 use std::time::SystemTime;
 
