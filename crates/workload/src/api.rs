@@ -18,11 +18,13 @@ use crate::svid::Svid;
 /// another server has none.
 const HEADER: &str = "workload.spiffe.io";
 
+/// What looks at a request before its method does.
+type Interceptor = fn(Request<()>) -> Result<Request<()>, Status>;
+
 /// The service of one connection.
 pub(crate) fn service(
     caller: Caller,
-) -> InterceptedService<SpiffeWorkloadApiServer<Api>, fn(Request<()>) -> Result<Request<()>, Status>>
-{
+) -> InterceptedService<SpiffeWorkloadApiServer<Api>, Interceptor> {
     let server = SpiffeWorkloadApiServer::new(Api { caller }).max_decoding_message_size(BYTES);
     InterceptedService::new(server, has_header)
 }
