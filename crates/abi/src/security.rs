@@ -167,6 +167,8 @@ levels! {
     /// The kernel's word about a running process. The digest of its program was read from /proc, or is
     /// unknown.
     Observed = 16, "observed";
+    /// That, and the word of the process's container engine about the image that its container was made of.
+    Image = 24, "image";
     /// The coordinator, or its launcher, started the program from a sealed copy with a known digest.
     Started = 32, "started";
 }
@@ -521,6 +523,9 @@ mod tests {
         assert_eq!(decoded(&[0]), Ok(Security::LOWEST));
         for (level, known) in [(23, "space"), (24, "user"), (31, "user"), (32, "host")] {
             assert_eq!(decoded(&[1, 1, level]).unwrap().confidentiality.word(), known);
+        }
+        for (level, known) in [(23, "observed"), (24, "image"), (31, "image"), (32, "started")] {
+            assert_eq!(decoded(&[1, 2, level]).unwrap().evidence.word(), known);
         }
         let started = Security { evidence: Evidence::Started, ..Security::LOWEST };
         assert_eq!(decoded(&[2, 2, 47, 200, 9]), Ok(started));

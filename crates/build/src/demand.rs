@@ -50,6 +50,8 @@ pub enum Evidence {
     Any,
     /// Observed, at least.
     Observed,
+    /// By the image of a container, at least.
+    Image,
     /// Started.
     Started,
 }
@@ -88,6 +90,7 @@ impl Demand {
                 ("sign", 2) => demand.sign = true,
                 ("evidence", 1) => demand.evidence = Evidence::Observed,
                 ("evidence", 2) => demand.evidence = Evidence::Started,
+                ("evidence", 3) => demand.evidence = Evidence::Image,
                 _ => return Err(unknown()),
             }
         }

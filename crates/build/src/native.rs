@@ -106,6 +106,7 @@ impl Described {
         let evidence = match demand.evidence {
             Evidence::Any => None,
             Evidence::Observed => Some(quote!(.observed())),
+            Evidence::Image => Some(quote!(.image())),
             Evidence::Started => Some(quote!(.started())),
         };
         Some(quote! {

@@ -39,13 +39,19 @@ pub(crate) fn of(protos: &[Protos]) -> Result<Option<OfService>, String> {
 }
 
 impl OfService {
-    /// The least security of each link.
-    pub(crate) fn least(&self) -> Security {
-        let least = Security::LOWEST.with_evidence(match self.demand.evidence {
+    /// The least evidence of each link.
+    pub(crate) fn evidence(&self) -> Evidence {
+        match self.demand.evidence {
             Demanded::Started => Evidence::Started,
+            Demanded::Image => Evidence::Image,
             Demanded::Observed => Evidence::Observed,
             Demanded::Any => Evidence::None,
-        });
+        }
+    }
+
+    /// The least security of each link.
+    pub(crate) fn least(&self) -> Security {
+        let least = Security::LOWEST.with_evidence(self.evidence());
         let least = match self.demand.seal {
             true => least.with_seal(partywall::Seal::Sealed),
             false => least,
@@ -58,14 +64,12 @@ impl OfService {
 
     /// What is required, and by what.
     pub(crate) fn said(&self, service: &str) -> String {
-        let Demand { seal, sign, evidence, .. } = self.demand;
-        let evidence = match evidence {
-            Demanded::Started => Some("evidence `started`"),
-            Demanded::Observed => Some("evidence `observed`"),
-            Demanded::Any => None,
-        };
-        let wanted = [seal.then_some("seal `sealed`"), sign.then_some("sign `signed`"), evidence];
-        let wanted: Vec<&str> = wanted.into_iter().flatten().collect();
+        let Demand { seal, sign, .. } = self.demand;
+        let level = self.evidence();
+        let evidence = (level != Evidence::LOWEST).then(|| format!("evidence `{level}`"));
+        let [seal, sign] = [(seal, "seal `sealed`"), (sign, "sign `signed`")]
+            .map(|(is, words)| is.then(|| words.to_owned()));
+        let wanted: Vec<String> = [seal, sign, evidence].into_iter().flatten().collect();
         let more = match self.methods.len() {
             0 | 1 => String::new(),
             n => format!(" and {} more", n - 1),

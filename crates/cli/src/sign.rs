@@ -107,7 +107,7 @@ pub(crate) struct Verify {
 
 /// The id of an image.
 #[derive(Clone)]
-struct Image {
+pub(crate) struct Image {
     text: String,
     digest: [u8; 32],
 }
@@ -152,7 +152,7 @@ impl Sign {
         let (what, digest, subject) = subject(self.executable.as_deref(), self.image.as_ref())?;
         let said = Program::new(service, self.register.clone(), SystemTime::now(), self.expires);
         let output = match (&self.output, &self.executable) {
-            (Some(output), _) => output.clone(),
+            (Some(output), _) => within(output, self.image.as_ref()),
             (None, Some(executable)) => signatures::beside(executable),
             (None, None) => return Err("--output is missing".into()),
         };
@@ -173,16 +173,32 @@ impl Verify {
         let trusted = Signatures::load(&self.trusted, self.revoked.as_deref())?;
         let (what, digest, _) = subject(self.executable.as_deref(), self.image.as_ref())?;
         let found = match (&self.signature, &self.executable) {
-            (Some(file), _) => Found::at(file),
+            (Some(file), _) => Found::at(&within(file, self.image.as_ref())),
             (None, Some(executable)) => Found::beside(executable),
             (None, None) => return Err("--signature is missing".into()),
         };
         let service = self.service.as_deref();
-        let (said, key) = trusted
-            .check(&found, digest, service, SystemTime::now())
-            .map_err(|e| format!("{what}: {e}; remedy: {}", e.remedy(service.unwrap_or("NAME"))))?;
+        let (said, key) =
+            trusted.check(&found, digest, service, SystemTime::now()).map_err(|e| {
+                let sign = command(self.image.as_ref(), service.unwrap_or("NAME"));
+                format!("{what}: {e}; remedy: {}", e.remedy(&sign))
+            })?;
         crate::say(&format!("{what}: signed {}\n", described(&said, &key)))?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The command that signs a program or an image for a service.
+pub(crate) fn command(image: Option<&Image>, service: &str) -> String {
+    let what = image.map_or_else(|| "PROGRAM".into(), |image| format!("--image {}", image.text));
+    format!("partywall sign {what} --service {service} --key KEY")
+}
+
+/// The file of an image's signature where a directory of those is named, as a policy names one.
+fn within(path: &Path, image: Option<&Image>) -> PathBuf {
+    match image.filter(|_| path.is_dir()) {
+        Some(image) => signatures::of_image(path, &image.text),
+        None => path.to_owned(),
     }
 }
 

@@ -40,6 +40,7 @@ use tokio::net::UnixStream;
 
 use crate::container::{self, Container};
 use crate::place::{Kind, Why};
+use crate::signatures::Beside;
 
 /// How long an engine may take for all of an answer. While it starts a container it says nothing of it.
 const TIME: Duration = Duration::from_secs(5);
@@ -63,6 +64,8 @@ pub struct Origin {
     pub image: String,
     /// `PROJECT/SERVICE`, if Compose has made it.
     pub compose: Option<String>,
+    /// What was found of the image's signature, where the policy has a directory of those.
+    pub signature: Option<Beside>,
 }
 
 /// What an engine says, or why it is not known, with the remedy.
@@ -74,21 +77,28 @@ pub(crate) struct Question {
     pub(crate) container: Container,
     /// None where the policy does not say.
     pub(crate) api: Option<PathBuf>,
+    /// Where the signatures of images are, if the policy says so.
+    pub(crate) signatures: Option<PathBuf>,
 }
 
 /// What engines have said.
 #[derive(Default)]
-pub(crate) struct Answers(Mutex<HashMap<Question, Origin>>);
+pub(crate) struct Answers(Mutex<HashMap<(Container, PathBuf), Origin>>);
 
 impl Answers {
     /// What the engine says of the container. Blocks for [`TIME`], and for as long as the file system of the
     /// socket's path likes.
     pub(crate) fn ask(&self, question: &Question) -> Told {
+        let origin = self.origin(question)?;
+        // An image stays as it is, and its signature need not.
+        let signature = question.signatures.as_ref();
+        let signature = signature.map(|directory| Beside::of_image(directory, &origin.image));
+        Ok(Origin { signature, ..origin })
+    }
+
+    fn origin(&self, question: &Question) -> Told {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(origin) = known().get(question) {
-            return Ok(origin.clone());
-        }
-        let Question { container, api } = question;
+        let Question { container, api, .. } = question;
         let Some(api) = api else {
             let engine = &container.engine;
             return Err(format!(
@@ -96,13 +106,17 @@ impl Answers {
                  of its socket, under [engine.{engine}]"
             ));
         };
+        let key = (container.clone(), api.clone());
+        if let Some(origin) = known().get(&key) {
+            return Ok(origin.clone());
+        }
         let origin = ask(container, api, TIME)
             .map_err(|why| format!("{container}: {}: {why}", api.display()))?;
         let mut known = known();
         if known.len() >= REMEMBERED {
             known.clear();
         }
-        known.insert(question.clone(), origin.clone());
+        known.insert(key, origin.clone());
         Ok(origin)
     }
 }
@@ -255,7 +269,7 @@ impl Said {
     fn origin(self, text: &[u8]) -> Told {
         let brings = Inspected::parse(text, &self.image)?.labels().contains_key(NUMBER);
         let compose = self.compose.filter(|_| !brings);
-        Ok(Origin { image: self.image, compose })
+        Ok(Origin { image: self.image, compose, signature: None })
     }
 }
 
@@ -269,6 +283,17 @@ pub(crate) fn is_service(text: &str) -> bool {
         && text
             .split_once('/')
             .is_some_and(|(project, service)| is_name(project) && is_name(service))
+}
+
+/// The digest that an image's id is.
+pub(crate) fn digest_of(image: &str) -> [u8; 32] {
+    let mut digest = [0; 32];
+    let digits = image.strip_prefix(ALGORITHM).unwrap_or_default().as_bytes();
+    for (byte, pair) in digest.iter_mut().zip(digits.chunks_exact(2)) {
+        let digits = std::str::from_utf8(pair).unwrap_or_default();
+        *byte = u8::from_str_radix(digits, 16).unwrap_or_default();
+    }
+    digest
 }
 
 /// Whether this is an image's id, whole.
@@ -288,7 +313,7 @@ pub fn fuzz_engine(data: &[u8]) -> bool {
     let at = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
     let (container, image) = (&data[..at], data.get(at + 1..).unwrap_or_default());
     let told = Said::of(container, &id).and_then(|said| said.origin(image));
-    if let Ok(Origin { image: of, compose }) = &told {
+    if let Ok(Origin { image: of, compose, .. }) = &told {
         assert!(is_image(of) && compose.as_deref().is_none_or(is_service), "{told:?}");
         // Of what is left out here, that one refuses more.
         let image = serde_json::from_slice::<serde_json::Value>(image).unwrap_or_default();

@@ -343,7 +343,7 @@ impl Facts {
         identity.digest = self.digest;
         identity.cgroup.clone_from(&self.cgroup);
         identity.container = self.container.as_ref().map(|c| c.id.clone()).unwrap_or_default();
-        if let Some(Origin { image, compose }) = &self.origin {
+        if let Some(Origin { image, compose, .. }) = &self.origin {
             identity.image.clone_from(image);
             identity.compose = compose.clone().unwrap_or_default();
         }
@@ -353,7 +353,10 @@ impl Facts {
 
     /// How it is known who the process is.
     pub fn evidence(&self) -> Evidence {
-        self.digest.evidence()
+        match self.digest.evidence() {
+            Evidence::Observed if self.origin.is_some() => Evidence::Image,
+            evidence => evidence,
+        }
     }
 
     /// Whether both are domains of one launcher, so that calls can go by a gate.

@@ -187,7 +187,7 @@ mod tests {
     fn engine_is_asked_where_a_job_has_a_question() {
         let (mut m, reports) = measuring(&Arc::default());
         let container = Container { engine: "docker".into(), id: "0a".repeat(32) };
-        let question = Some(Question { container, api: None });
+        let question = Some(Question { container, api: None, signatures: None });
         for (program, question) in [(Some(200), question.clone()), (None, question), (None, None)] {
             let job = Job { token: 1, account: Account::User(1), program, question };
             m.take(job.clone());

@@ -84,7 +84,7 @@ mod signed;
 
 pub use seal::{AuthorityPlace, Plain, PlainRoute, Wish};
 use seal::{Form, SignWish};
-use signed::Signers;
+use signed::{Signed, Signers};
 
 /// The principal that covers every process.
 pub const ANYONE: &str = "anyone";
@@ -189,8 +189,8 @@ struct Principal {
     compose: Option<Vec<String>>,
     program: Option<([u8; 32], bool)>,
     started: Option<String>,
-    /// Its program is signed for the name under which the coordinator has started it.
-    signed: bool,
+    /// What of it is signed, if something has to be.
+    signed: Option<Signed>,
     quota: Option<Limits>,
 }
 
@@ -413,11 +413,17 @@ impl Policy {
 
     /// The names of the principals that these facts are, `anyone` left out.
     pub fn principals(&self, facts: &Facts) -> Vec<String> {
-        let signature = OnceCell::new();
-        let is_signed = || *signature.get_or_init(|| self.signature(facts).is_ok());
+        let program = OnceCell::new();
+        let is_signed = |name: &str, what| match what {
+            // Whatever the principal is, it is the same one.
+            Signed::Program => *program.get_or_init(|| self.signature(what, name, facts).is_ok()),
+            Signed::Image => self.signature(what, name, facts).is_ok(),
+        };
         self.principals
             .iter()
-            .filter(|(_, p)| p.covers(facts) && (!p.signed || is_signed()))
+            .filter(|(name, p)| {
+                p.covers(facts) && p.signed.is_none_or(|what| is_signed(name, what))
+            })
             .map(|(name, _)| name.clone())
             .take(limits::PRINCIPALS)
             .collect()
@@ -617,7 +623,7 @@ impl Policy {
 impl Principal {
     /// Whether it goes by what an engine says.
     fn goes_by_origin(&self) -> bool {
-        self.image.is_some() || self.compose.is_some()
+        self.image.is_some() || self.compose.is_some() || self.signed == Some(Signed::Image)
     }
 
     /// Whether it goes by what only a container has.

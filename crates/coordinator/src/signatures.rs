@@ -120,11 +120,20 @@ impl Found {
     }
 }
 
-/// What was found beside the program of a process that the coordinator has started, and when.
+/// What was found beside the program of a process that the coordinator has started, or of the image of a
+/// process in a container, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beside {
     pub(crate) found: Arc<Found>,
     pub(crate) at: SystemTime,
+}
+
+impl Beside {
+    /// What is in a directory of signatures of images, now.
+    pub(crate) fn of_image(directory: &Path, image: &str) -> Self {
+        let found = Arc::new(Found::at(&of_image(directory, image)));
+        Self { found, at: SystemTime::now() }
+    }
 }
 
 /// The file with the signature of a program: its name, and `.sig`.
@@ -132,6 +141,11 @@ pub fn beside(program: &Path) -> PathBuf {
     let mut path = OsString::from(program);
     path.push(".sig");
     path.into()
+}
+
+/// The file with the signature of an image in a directory of those: the digits of its id, and `.sig`.
+pub fn of_image(directory: &Path, image: &str) -> PathBuf {
+    beside(&directory.join(image.rsplit(':').next().unwrap_or_default()))
 }
 
 /// One byte more than may be, where there are so many. What is no file keeps nobody waiting.

@@ -583,7 +583,10 @@ impl State {
         Some(format!(
             "the policy requires more of a link to `{name}`: {short}; remedy: {}, or lower {} [service.{name}.call]",
             match short.field {
-                "evidence" => "have the coordinator start both ends",
+                "evidence" => {
+                    "have the coordinator start both ends, or, for `image`, run them in containers of principals \
+                     that go by their image"
+                }
                 "seal" => "build both ends with a release that can seal, and reach it on this host",
                 "sign" => "reach it on this host, where messages are signed",
                 _ if security.isolation.is_one_space() =>
@@ -612,9 +615,8 @@ impl State {
         let engine =
             engine.map(|why| format!(" (what its container was made of is unknown: {why})"));
         let facts = &c.standing.facts;
-        let signature = self.policy.asks_for_signatures().then(|| self.policy.signature(facts));
-        let signature = signature.and_then(Result::err).map(|why| format!(" ({why})"));
-        self.digest_hint(c) + &engine.unwrap_or_default() + &signature.unwrap_or_default()
+        let unsigned = self.policy.unsigned(facts).into_iter().map(|why| format!(" ({why})"));
+        self.digest_hint(c) + &engine.unwrap_or_default() + &unsigned.collect::<String>()
     }
 
     fn digest_hint(&self, c: &Connection) -> String {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use partywall_abi::control::{Digest, Identity};
-use partywall_abi::security::Security;
+use partywall_abi::security::{Evidence, Security};
 use partywall_trust::handshake::Peer as Proven;
 
 /// Who calls, as the kernel told the coordinator when the link was made.
@@ -46,7 +46,11 @@ impl Peer {
 
     /// The same end as it is known now, perhaps to another coordinator, which may know less.
     pub(crate) fn known_as(&self, identity: Identity) -> Self {
-        let evidence = self.security.evidence.min(identity.digest.evidence());
+        let evidence = match (self.security.evidence, identity.digest.evidence()) {
+            // What an image was, it stays.
+            (Evidence::Image, _) => Evidence::Image,
+            (before, now) => before.min(now),
+        };
         Self::new(identity, self.link, self.security.with_evidence(evidence))
             .proven(self.proven.clone())
     }

@@ -72,18 +72,17 @@ pub enum SignatureError {
 }
 
 impl SignatureError {
-    /// What to do about it, as the end of a sentence; `service` is the name of the service.
-    pub fn remedy(&self, service: &str) -> String {
-        let sign =
-            |what: &str| format!("`partywall sign PROGRAM --service {service} --key KEY`{what}");
+    /// What to do about it, as the end of a sentence; `sign` is the command that signs it.
+    pub fn remedy(&self, sign: &str) -> String {
+        let sign = |what: &str| format!("`{sign}`{what}");
         match self {
             Self::Unsigned(_) => sign(""),
             Self::Malformed(_) => sign(", which writes the file anew"),
-            Self::Altered(_) => format!("restore the program that was signed, or {}", sign("")),
+            Self::Altered(_) => format!("restore what was signed, or {}", sign("")),
             Self::Untrusted(_) => sign(" with a key that is trusted, or trust this one's"),
             Self::Revoked(_) => sign(" for another build, with a key that is not revoked"),
             Self::Name { .. } => {
-                format!("start it under the name that it is signed for, or {}", sign(""))
+                format!("give it the name that it is signed for, or {}", sign(""))
             }
             Self::Expired(_) => sign(" again"),
             Self::Early(_) => "set the clocks of this host and of the one that has signed".into(),
@@ -236,8 +235,8 @@ mod tests {
         let word = |result: Result<_, SignatureError>| {
             let error = result.map(|(program, _): (Program, String)| program).unwrap_err();
             assert!(
-                error.remedy("web").contains("partywall sign")
-                    || error.remedy("web").contains("clock")
+                error.remedy("partywall sign").contains("`partywall sign`")
+                    || error.remedy("").contains("clock")
             );
             error.to_string().split_once(':').unwrap().0.to_owned()
         };

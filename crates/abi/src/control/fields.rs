@@ -23,7 +23,7 @@ pub enum Digest {
 }
 
 impl Digest {
-    /// How it is known who the process is, if its program is known so.
+    /// How it is known who the process is, if its program is known so and no image.
     pub fn evidence(self) -> Evidence {
         match self {
             Self::Started(_) => Evidence::Started,
@@ -72,6 +72,14 @@ impl Identity {
             image: String::new(),
             compose: String::new(),
             principals: Vec::new(),
+        }
+    }
+
+    /// How it is known who the process is, by what is said here.
+    pub fn evidence(&self) -> Evidence {
+        match self.digest.evidence() {
+            Evidence::Observed if !self.image.is_empty() => Evidence::Image,
+            evidence => evidence,
         }
     }
 }

@@ -21,7 +21,7 @@ service Billing {
 }
 service Other {
   rpc Free(Text) returns (Text);
-  rpc Up(stream Text) returns (Text) { option (partywall.method_security).sign = REQUIRED; }
+  rpc Up(stream Text) returns (Text) { option (partywall.method_security) = { sign: REQUIRED evidence: IMAGE }; }
 }
 service Quiet {
   rpc Free(Text) returns (Text);
@@ -64,7 +64,7 @@ fn methods_have_the_stricter_demand_of_theirs_and_the_services() {
         ("Billing/Show", ".sealed()"),
         ("Billing/Charge", ".sealed().signed().observed()"),
         ("Billing/Watch", ".sealed().started()"),
-        ("Other/Up", ".signed()"),
+        ("Other/Up", ".signed().image()"),
     ] {
         let text: String = stubs.split_whitespace().collect();
         let wanted = format!("Demand::of(\"shop.v1.{method}\",){demand};");
@@ -228,7 +228,7 @@ fn demands_are_told_by_the_paths_of_methods() {
         ("/shop.v1.Billing/Charge", of(true, true, Evidence::Observed)),
         ("/shop.v1.Billing/Show", of(true, false, Evidence::Any)),
         ("/shop.v1.Billing/Watch", of(true, false, Evidence::Started)),
-        ("/shop.v1.Other/Up", of(false, true, Evidence::Any)),
+        ("/shop.v1.Other/Up", of(false, true, Evidence::Image)),
     ];
     assert_eq!(told, wanted.map(|(path, demand)| (path.to_owned(), demand)));
     // Those of what it imports are not its own.

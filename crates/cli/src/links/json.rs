@@ -110,7 +110,7 @@ impl<'l> Who<'l> {
             Digest::Observed(digest) | Digest::Started(digest) => Some(hex(digest)),
             _ => None,
         };
-        let evidence = identity.digest.evidence().word();
+        let evidence = identity.evidence().word();
         let known = |text: &'l String| Some(text.as_str()).filter(|text| !text.is_empty());
         Self {
             principals: &identity.principals,

@@ -7,7 +7,7 @@ use partywall_abi::control::Grant;
 use partywall_coordinator::Policy;
 use partywall_coordinator::policy::{ANYONE, PolicyError};
 
-use partywall_build::Evidence;
+use partywall::Evidence;
 
 use crate::compose::Containers;
 use crate::demands::{self, OfService};
@@ -69,7 +69,7 @@ fn of_calls(read: &Containers, engines: &str) -> Result<String, String> {
         format!("# Made by `partywall compose` of the `calls` of Compose files.\n{engines}");
     for (name, service) in &read.services {
         let found = demands::of(&service.protos)?;
-        let (protection, require) = found.as_ref().map_or(("", ""), of_demand);
+        let (protection, require) = found.as_ref().map(of_demand).unwrap_or_default();
         let _ = writeln!(
             text,
             "\n[service.{name:?}]\nregister = [{name:?}]\n{protection}[service.{name:?}.call]"
@@ -91,12 +91,11 @@ fn of_calls(read: &Containers, engines: &str) -> Result<String, String> {
 }
 
 /// What a demand is in a policy: a key of the service, and one of each rule.
-fn of_demand(found: &OfService) -> (&'static str, &'static str) {
+fn of_demand(found: &OfService) -> (&'static str, String) {
     let demand = found.demand;
-    let require = match demand.evidence {
-        Evidence::Started => ", require = { evidence = \"started\" }",
-        Evidence::Observed => ", require = { evidence = \"observed\" }",
-        Evidence::Any => "",
+    let require = match found.evidence() {
+        Evidence::None => String::new(),
+        least => format!(", require = {{ evidence = \"{least}\" }}"),
     };
     let protection = match (demand.seal, demand.sign) {
         // Links with signed messages are sealed as well.
@@ -177,11 +176,11 @@ mod tests {
             let read = load_containers(&[file], &|_| None).unwrap();
             policy(&read, policy_file).map_err(|e| e.to_string())
         };
-        let text = made("seal: REQUIRED evidence: OBSERVED", None).unwrap();
+        let text = made("seal: REQUIRED evidence: IMAGE", None).unwrap();
         let policy = Policy::parse("p", &text).unwrap();
         let store = partywall_abi::name::ServiceName::new("store").unwrap();
         let least = policy.require(&["web".into()], &store);
-        assert_eq!(least.to_string(), "none, open, observed, sealed", "{text}");
+        assert_eq!(least.to_string(), "none, open, image, sealed", "{text}");
         let text = made("seal: OFF", None).unwrap();
         assert!(!text.contains("seal") && !text.contains("require"), "{text}");
         let policy = Policy::parse("p", &made("sign: REQUIRED", None).unwrap()).unwrap();

@@ -90,7 +90,7 @@ fn each_reason_is_said_with_its_remedy() {
     bad(
         &["verify", "web", "--service", "db", "--trusted", "builder.pub"],
         "wrong name",
-        "start it under the name that it is signed for, or `partywall sign PROGRAM --service db",
+        "give it the name that it is signed for, or `partywall sign PROGRAM --service db",
     );
     let untrusted = ["verify", "web", "--trusted", "other.pub"];
     bad(&untrusted, "untrusted key", "with a key that is trusted, or trust this one's");
@@ -106,7 +106,7 @@ fn each_reason_is_said_with_its_remedy() {
     place.write("revoked", "");
     place.good(&verify(&["--revoked", "revoked"]));
     place.write("web", [&bytes[..], b"!"].concat());
-    bad(&VERIFY, "altered", "restore the program that was signed, or `partywall sign");
+    bad(&VERIFY, "altered", "restore what was signed, or `partywall sign");
     place.write("web", bytes);
     let envelope = place.read("web.sig");
     // Whoever changes what was said has no signature of it.
@@ -144,6 +144,21 @@ fn an_image_is_signed_by_its_id() {
     place.good(&good.iter().map(String::as_str).collect::<Vec<_>>());
     let other = verify(&id.replace("5a5a", "5b5a"));
     place.bad(&other.iter().map(String::as_str).collect::<Vec<_>>(), &["altered: "]);
+    // In a directory of them each has its name, and none is another one's.
+    std::fs::create_dir(place.path("images")).unwrap();
+    let said = place.good(&[&sign[..], &["-o", "images"]].concat());
+    assert!(said.starts_with(&format!("images/{}.sig: ", "5a".repeat(32))), "{said}");
+    let within = |id: &str| {
+        verify(id)
+            .into_iter()
+            .map(|word| word.replace("web.image.sig", "images"))
+            .collect::<Vec<_>>()
+    };
+    place.good(&within(&id).iter().map(String::as_str).collect::<Vec<_>>());
+    let other = within(&id.replace("5a5a", "5b5a"));
+    let sign = format!("partywall sign --image {}", other[2]);
+    let words = ["unsigned: there is no signature file images/5b5a", &sign];
+    place.bad(&other.iter().map(String::as_str).collect::<Vec<_>>(), &words);
     let tag = verify("shop/web:1");
     place.usage(&tag.iter().map(String::as_str).collect::<Vec<_>>(), &["sha256: and 64 hexa"]);
 }

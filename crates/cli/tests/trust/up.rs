@@ -46,14 +46,14 @@ fn up_starts_nothing_while_a_program_is_not_signed() {
     std::fs::remove_file(place.path("db.sig")).unwrap();
     refused("unsigned", "`partywall sign PROGRAM --service db --key KEY`");
     sign(&["web"]);
-    refused("wrong name", "start it under the name that it is signed for");
+    refused("wrong name", "give it the name that it is signed for");
     sign(&["db", "--expires", "1s"]);
     std::thread::sleep(std::time::Duration::from_millis(2100));
     refused("expired", "KEY` again");
     sign(&["db"]);
     let bytes = std::fs::read(place.path("db")).unwrap();
     place.write("db", [&bytes[..], b"!"].concat());
-    refused("altered", "restore the program");
+    refused("altered", "restore what was signed");
     place.write("db", bytes);
     place.good(&["sign", "--new-key", "other.key"]);
     place.good(&["sign", "db", "--service", "db", "--key", "other.key"]);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::signatures::Found;
 use partywall_testkit::Random;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -47,7 +48,8 @@ impl False {
     }
 
     fn question(&self, digit: char) -> Question {
-        Question { container: container(digit), api: Some(self.dir.path().join("engine.sock")) }
+        let api = Some(self.dir.path().join("engine.sock"));
+        Question { container: container(digit), api, signatures: None }
     }
 
     fn asked(&self) -> usize {
@@ -96,8 +98,9 @@ fn engine_says_image_and_service_once_for_each_container() {
         None => say(to, &built(&Value::Null)),
     }));
     let answers = Answers::default();
-    let origin =
-        |compose: Option<&str>| Ok(Origin { image: image(), compose: compose.map(str::to_owned) });
+    let origin = |compose: Option<&str>| {
+        Ok(Origin { image: image(), compose: compose.map(str::to_owned), signature: None })
+    };
     for _ in 0..3 {
         assert_eq!(answers.ask(&engine.question('a')), origin(Some("shop/web")));
         assert_eq!(answers.ask(&engine.question('b')), origin(None));
@@ -111,6 +114,21 @@ fn engine_says_image_and_service_once_for_each_container() {
     other.container.engine = "podman".into();
     assert_eq!(answers.ask(&other), origin(Some("shop/web")));
     assert_eq!(engine.asked(), 6);
+}
+
+#[test]
+fn the_signature_of_an_image_is_looked_for_each_time() {
+    let engine = False::saying(made('a', &of_container()), built(&Value::Null));
+    let (answers, place) = (Answers::default(), tempfile::tempdir().unwrap());
+    let question = Question { signatures: Some(place.path().into()), ..engine.question('a') };
+    let found = || answers.ask(&question).unwrap().signature.unwrap().found;
+    assert_ne!(found(), Arc::new(Found::at(Path::new("/no/file"))), "it names the file");
+    let file = place.path().join(format!("{}.sig", image().strip_prefix("sha256:").unwrap()));
+    assert_eq!(found(), Arc::new(Found::at(&file)));
+    std::fs::write(&file, "text").unwrap();
+    assert_eq!(found(), Arc::new(Found::at(&file)));
+    assert_eq!(engine.asked(), 2, "the engine was asked for the container and for the image once");
+    assert_eq!(digest_of(&format!("sha256:{}", "0a".repeat(32))), [10; 32]);
 }
 
 #[test]
@@ -188,7 +206,7 @@ fn huge_or_late_answer_is_given_up() {
             to.write_all(text.as_bytes()).unwrap();
             open.lock().unwrap().push(to.try_clone().unwrap());
         }));
-        let Question { container, api } = silent.question('a');
+        let Question { container, api, .. } = silent.question('a');
         let begin = Instant::now();
         let why = ask(&container, &api.unwrap(), Duration::from_millis(200)).unwrap_err();
         assert!(why.contains("no answer within 0.2 s; remedy: see why"), "{why}");
@@ -201,8 +219,11 @@ fn huge_or_late_answer_is_given_up() {
 fn engine_that_is_not_there_has_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| Some(dir.path().join(name));
-    let ask =
-        |api| Answers::default().ask(&Question { container: container('a'), api }).unwrap_err();
+    let ask = |api| {
+        Answers::default()
+            .ask(&Question { container: container('a'), api, signatures: None })
+            .unwrap_err()
+    };
     let gone = UnixListener::bind(at("gone").unwrap()).unwrap();
     drop(gone);
     std::fs::write(at("file").unwrap(), "").unwrap();

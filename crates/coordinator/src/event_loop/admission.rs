@@ -295,7 +295,8 @@ impl EventLoop {
         let container =
             facts.container.clone().filter(|_| self.state.policy().asks_engine(facts))?;
         let api = self.reader.engines.api(&container.engine).map(Path::to_path_buf);
-        Some(Question { container, api })
+        let signatures = self.state.policy().signatures_of_images();
+        Some(Question { container, api, signatures })
     }
 
     /// It has been found out what was to be, for the first look or for the second.

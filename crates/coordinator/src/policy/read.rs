@@ -18,7 +18,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use toml::Spanned;
 
 use super::seal::{AuthorityPlace, Form, SignWish};
-use super::signed::Signers;
+use super::signed::{Signed, Signers};
 use super::{ANYONE, Policy, PolicyError, Principal, Rule, Service, Wish, did_you_mean};
 use crate::container::{self, Engines};
 use crate::engine;
@@ -29,8 +29,10 @@ use crate::signatures::KEYS;
 /// How long certificates may hold, in seconds.
 const LIVES: std::ops::RangeInclusive<u32> = 10..=30 * 24 * 3600;
 /// What a principal of a signed program lacks.
-const NO_KEYS: &str = "`signed = true`, and no key is trusted; add `keys = [\"/etc/partywall/keys/builder.pub\"]` \
+const NO_KEYS: &str = "`signed`, and no key is trusted; add `keys = [\"/etc/partywall/keys/builder.pub\"]` \
      under [signatures], as `partywall sign --new-key` makes them";
+const NO_IMAGES: &str = "`signed = \"image\"`, and nobody knows where signatures of images are; add `images = \
+     \"/etc/partywall/images\"` under [signatures], the directory in which `partywall sign --image` writes them";
 /// Largest policy file, in bytes.
 pub(super) const LARGEST: u64 = 4 << 20;
 #[derive(Deserialize)]
@@ -61,6 +63,7 @@ struct SignaturesSection {
     #[serde(default)]
     keys: Vec<Spanned<PathBuf>>,
     revoked: Option<Spanned<PathBuf>>,
+    images: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -99,9 +102,31 @@ struct PrincipalSection {
     program: Option<String>,
     evidence: Option<Evidence>,
     started: Option<String>,
-    #[serde(default)]
-    signed: bool,
+    signed: Option<IsSigned>,
     quota: Option<Limits>,
+}
+
+/// What of a process is signed.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "true, false or \"image\"")]
+enum IsSigned {
+    Program(bool),
+    Of(OfImage),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum OfImage {
+    Image,
+}
+
+impl IsSigned {
+    fn what(self) -> Option<Signed> {
+        match self {
+            Self::Program(is) => is.then_some(Signed::Program),
+            Self::Of(OfImage::Image) => Some(Signed::Image),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -309,6 +334,9 @@ impl SignaturesSection {
         let revoked = self.revoked.as_ref();
         signers.revoked =
             revoked.map(|list| absolute(list, "revoked", "/etc/partywall/revoked")).transpose()?;
+        let images = self.images.as_ref();
+        signers.images =
+            images.map(|place| absolute(place, "images", "/etc/partywall/images")).transpose()?;
         Ok(signers)
     }
 }
@@ -418,9 +446,10 @@ impl Policy {
             let key = format!("principal.{}", name.get_ref());
             let read = principal(name.get_ref(), section, &policy.engines);
             let principal = read
-                .and_then(|p| match p.signed && policy.signers.keys.is_empty() {
-                    true => Err(NO_KEYS.into()),
-                    false => Ok(p),
+                .and_then(|p| match p.signed {
+                    Some(_) if policy.signers.keys.is_empty() => Err(NO_KEYS.into()),
+                    Some(Signed::Image) if policy.signers.images.is_none() => Err(NO_IMAGES.into()),
+                    _ => Ok(p),
                 })
                 .map_err(|text| place.wrong(&name, key, text))?;
             policy.principals.insert(name.into_inner(), principal);
@@ -556,7 +585,8 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
         return Err("`evidence` says how `program` must be known; add `program`".into());
     }
     let strong = s.evidence != Some(Evidence::Observed);
-    if s.signed && !strong {
+    let signed = s.signed.and_then(IsSigned::what);
+    if signed == Some(Signed::Program) && !strong {
         return Err("`signed` is for what the coordinator has started from a sealed copy; remove `evidence = \
                     \"observed\"`, or `signed`"
             .into());
@@ -606,11 +636,15 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
         compose,
         program,
         started: s.started,
-        signed: s.signed,
+        signed,
         quota: None,
     };
     if p.goes_by_origin() && !engines.answers() {
-        let what = if p.image.is_some() { "image" } else { "compose" };
+        let what = match (&p.image, &p.compose) {
+            (Some(_), _) => "image",
+            (None, Some(_)) => "compose",
+            (None, None) => "signed = \"image\"",
+        };
         return Err(format!(
             "`{what}` is what an engine says, and none can be asked; add `api = \"/run/docker.sock\"` under \
              [engine.docker], or that of another one"

@@ -115,7 +115,11 @@ fn what_a_container_was_made_of_is_a_fact() {
     let inside = Facts { container: Some(container), ..facts() };
     let made = |digit, compose: Option<&str>| {
         let compose = compose.map(str::to_owned);
-        p.principals(&inside.clone().told(Ok(Origin { image: image(digit), compose })))
+        p.principals(&inside.clone().told(Ok(Origin {
+            image: image(digit),
+            compose,
+            signature: None,
+        })))
     };
     assert_eq!(made('a', Some("shop/web")), ["both", "image", "images", "service", "services"]);
     assert_eq!(made('b', Some("shop/db")), ["images", "services"]);

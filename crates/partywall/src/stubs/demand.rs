@@ -86,6 +86,12 @@ impl Demand {
         Self { least: self.least.with_evidence(Evidence::Observed), ..self }
     }
 
+    /// The images of the containers of both ends have to be known, or more.
+    #[must_use]
+    pub const fn image(self) -> Self {
+        Self { least: self.least.with_evidence(Evidence::Image), ..self }
+    }
+
     /// The programs of both ends have to be started by the coordinator.
     #[must_use]
     pub const fn started(self) -> Self {
@@ -132,7 +138,7 @@ fn remedy(field: &str) -> &'static str {
         "sign" => "`sign = \"required\"` under the [service.NAME] that is called, in the policy",
         _ => {
             "`require = { evidence = .. }` for the caller under the [service.NAME.call] that is called, in the policy, \
-             and ends that the coordinator starts (`partywall up`) or observes"
+             and ends that the coordinator starts (`partywall up`), in containers of images that it knows, or observes"
         }
     }
 }

@@ -1,10 +1,11 @@
 //! What an engine says of its containers: whom a policy knows by it, and who is nobody.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 
-use super::engine::{Caller, Engine, IMAGE, Project, said, service};
+use super::engine::{Caller, Engine, IMAGE, Project, partywall, said, service};
 use super::shop;
 
 const DENIED: &str = "failed PermissionDenied";
@@ -147,5 +148,50 @@ fn image_is_a_fact_of_a_container() {
     assert_eq!(links[0]["caller"]["image"], image, "{links:?}");
     assert_eq!(links[0]["caller"]["compose"], Value::Null, "{links:?}");
     let refused = by_hand(&project, "partywall-test:other", &[]);
+    assert!(refused.starts_with(DENIED), "{refused}");
+}
+
+/// The signature counts for the bytes of an image, whatever it is called, and is looked for at each connect.
+#[test]
+fn an_image_that_is_signed_is_its_principal_and_no_other_is() {
+    let engine = Engine::start();
+    let services = [service("store", 1001, "serve, store", "x-partywall:")];
+    let project = Project::new(&engine, "signed", &services);
+    let keys = tempfile::tempdir().unwrap();
+    let (key, images) = (keys.path().join("builder.key"), keys.path().join("images"));
+    fs::create_dir(&images).unwrap();
+    let sign = |words: &[&str]| {
+        said(Command::new(partywall()).arg("sign").args(words).current_dir(keys.path()))
+    };
+    sign(&["--new-key", "builder.key"]);
+    let [key, directory] = [&key, &images].map(|path| path.to_str().unwrap());
+    let other = build(&project, "partywall-test:signed", &["--label".into(), "other=2".into()]);
+    let image = id(&project, IMAGE);
+    let policy = project.write(
+        "policy.toml",
+        &format!(
+            "[signatures]\nkeys = ['{}']\nimages = '{directory}'\n[principal.camera]\nsigned = 'image'\n\
+             uid = 1002\n[service.store]\nregister = ['store']\n[service.store.call]\n\
+             camera = {{ methods = ['*'], require = {{ evidence = 'observed' }} }}\n",
+            keys.path().join("builder.pub").display()
+        ),
+    );
+    project.up(&["--policy", policy.to_str().unwrap()]);
+    let refused = by_hand(&project, IMAGE, &[]);
+    assert!(refused.starts_with(DENIED), "{refused}");
+    // For another service, which is another reason than none at all.
+    sign(&["--image", &image, "--service", "web", "--key", key, "-o", directory]);
+    let refused = by_hand(&project, IMAGE, &[]);
+    assert!(refused.starts_with(DENIED), "{refused}");
+    sign(&["--image", &image, "--service", "camera", "--key", key, "-o", directory]);
+    assert_eq!(by_hand(&project, IMAGE, &[]), TURNED);
+    let links = project.links();
+    let caller = &links.iter().find(|link| link["caller"]["image"] == image).unwrap()["caller"];
+    assert_eq!(caller["evidence"], "image", "{links:?}");
+    assert_eq!(caller["principals"], serde_json::json!(["camera"]), "{links:?}");
+    // The signature of another image is none of this one, under whatever name it lies there.
+    let file = |id: &str| images.join(format!("{}.sig", id.strip_prefix("sha256:").unwrap()));
+    fs::copy(file(&image), file(&other)).unwrap();
+    let refused = by_hand(&project, "partywall-test:signed", &[]);
     assert!(refused.starts_with(DENIED), "{refused}");
 }

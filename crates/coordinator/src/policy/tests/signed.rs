@@ -14,7 +14,7 @@ fn mistakes_about_signatures_name_key_and_remedy() {
     for (text, part) in [
         (
             "[principal.a]\nsigned = true".to_owned(),
-            "p:1: principal.a: `signed = true`, and no key is trusted; add `keys = ",
+            "p:1: principal.a: `signed`, and no key is trusted; add `keys = ",
         ),
         ("[signatures]\nkeys = ['k.pub']".into(), "p:2: signatures.keys: write an absolute path"),
         ("[signatures]\nrevoked = 'r'".into(), "p:2: signatures.revoked: write an absolute path"),
@@ -24,14 +24,30 @@ fn mistakes_about_signatures_name_key_and_remedy() {
         ),
         (
             "[signatures]\nkey = []".into(),
-            "p:2: unknown key `key`; there are keys, revoked here (did you mean `keys`?)",
+            "p:2: unknown key `key`; there are keys, revoked, images here (did you mean `keys`?)",
         ),
         (
             format!("{keys}signed = true\nprogram = 'sha256:{hex}'\nevidence = 'observed'"),
             "p:3: principal.a: `signed` is for what the coordinator has started",
         ),
         (format!("{keys}signed = false"), "p:3: principal.a: no fact"),
-        (format!("{keys}signed = 1"), "p:4: `signed`: invalid type"),
+        (format!("{keys}signed = 1"), "p:4: `signed`: true, false or \"image\""),
+        (format!("{keys}signed = 'program'"), "p:4: `signed`: true, false or \"image\""),
+        (
+            format!("[engine.docker]\napi = '/d'\n{keys}signed = 'image'"),
+            "p:5: principal.a: `signed = \"image\"`, and nobody knows where signatures of images are; add",
+        ),
+        (
+            "[signatures]\nimages = 'i'".into(),
+            "p:2: signatures.images: write an absolute path, as `/etc/partywall/images`",
+        ),
+        (
+            format!(
+                "{}signed = 'image'",
+                keys.replace("]\n[principal", "]\nimages = '/i'\n[principal")
+            ),
+            "p:4: principal.a: `signed = \"image\"` is what an engine says, and none can be asked",
+        ),
     ] {
         let error = Policy::parse("p", &text).unwrap_err().to_string();
         assert!(error.contains(part), "{error:?} lacks {part:?}");
@@ -65,8 +81,8 @@ fn a_policy_that_is_not_loaded_trusts_no_signature() {
                 [principal.b]\nuid = 1000\n";
     let policy = Policy::parse("p", text).unwrap();
     assert_eq!(policy.principals(&facts()), ["b"]);
-    assert!(policy.asks_for_signatures());
-    assert!(policy.signature(&facts()).unwrap_err().contains("has not started it"));
+    let why = policy.unsigned(&facts());
+    assert!(why.len() == 1 && why[0].contains("has not started it"), "{why:?}");
     let b = ["b".to_owned()];
     assert!(policy.listed(&facts(), &b).is_empty());
 }

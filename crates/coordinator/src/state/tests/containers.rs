@@ -15,7 +15,7 @@ fn inside(uid: u32, letter: char) -> Facts {
 
 /// The same, of which its engine has said more.
 fn made_of(facts: Facts, compose: &str) -> Facts {
-    let origin = Origin { image: image(), compose: Some(compose.into()) };
+    let origin = Origin { image: image(), compose: Some(compose.into()), signature: None };
     facts.told(Ok(origin))
 }
 

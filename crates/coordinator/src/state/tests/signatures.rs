@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use partywall_trust::{Program, SigningKey};
 
 use super::*;
+use crate::container::Container;
+use crate::engine::Origin;
 use crate::signatures::{Beside, Found};
 
 const RULES: &str = "[principal.signed]\nsigned = true\n[principal.web]\nuid = 2\n\
@@ -141,6 +143,72 @@ fn names_that_a_signature_does_not_list_are_not_served() {
     let principals = ["signed".to_owned()];
     let listed = s.connections[&conn].standing.listed.clone();
     assert_eq!(s.policy.names_served_by(&principals, &listed), ["g"], "as it is certified");
+}
+
+/// A process in a container of the image with this digest, whose signature is in this file.
+fn of_image(digest: [u8; 32], found: &Arc<Found>) -> Facts {
+    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let signature = Some(Beside { found: Arc::clone(found), at: at(1500) });
+    let origin = Origin { image: format!("sha256:{digits}"), compose: None, signature };
+    let container = Container { engine: "docker".into(), id: "a".repeat(64) };
+    Facts { container: Some(container), ..facts(1) }.told(Ok(origin))
+}
+
+#[test]
+fn an_image_is_signed_for_the_name_of_the_principal() {
+    let place = Place::new();
+    let dir = place.dir.path().display();
+    place.write(
+        "policy.toml",
+        &format!(
+            "[signatures]\nkeys = ['{dir}/builder.pub']\nrevoked = '{dir}/revoked'\nimages = '{dir}/images'\n\
+             [engine.docker]\napi = '/run/docker.sock'\n[principal.web]\nsigned = 'image'\n\
+             [service.g]\nregister = ['web']\n[service.h]\nregister = ['web']\n"
+        ),
+    );
+    let file = place.dir.path().join("policy.toml");
+    let mut s = state();
+    s.reload(Policy::load(&file).unwrap(), None, Instant::now());
+    s.policy.again_at(UNIX_EPOCH);
+    take(&mut s);
+    let other = SigningKey::generate();
+    let good = place.found(&place.signature("web", &["g"], None));
+    for (found, digest, why) in [
+        (place.found(&place.signature("web", &[], Some(&other))), DIGEST, "untrusted key"),
+        (place.found(&place.signature("x", &[], None)), DIGEST, "wrong name"),
+        (Arc::clone(&good), [6; 32], "altered"),
+        (Arc::new(Found::beside(std::path::Path::new("/no/image"))), DIGEST, "unsigned"),
+        (place.found(b"?"), DIGEST, "no signature"),
+    ] {
+        let conn = admit(&mut s, of_image(digest, &found));
+        assert!(s.connections[&conn].standing.identity.principals.is_empty(), "{why}");
+        let (code, text) = refuses(&mut s, conn, "g");
+        assert_eq!(code, PERMISSION_DENIED);
+        assert!(text.contains(&format!(" is not signed: {why}: ")), "{text}");
+        let sign = format!("`partywall sign --image sha256:{:02x}", digest[0]);
+        assert!(text.contains("(its image sha256:") && text.contains(&sign), "{text}");
+    }
+    // Of the host, and of an engine that was not asked.
+    let conn = admit(&mut s, facts(1));
+    let (_, text) = refuses(&mut s, conn, "g");
+    assert!(text.contains("it is known of no image, which has to be signed for `web`"), "{text}");
+    let conn = admit(&mut s, of_image(DIGEST, &good));
+    assert_eq!(s.connections[&conn].standing.identity.principals, ["web"]);
+    assert_eq!(s.connections[&conn].standing.facts.evidence(), Evidence::Image);
+    try_register(&mut s, conn, "g");
+    assert_eq!(s.instances(&name()), 1);
+    let (_, text) = refuses(&mut s, conn, "h");
+    assert!(
+        text.contains("the signature of its image sha256:05") && text.contains("lists g;"),
+        "{text}"
+    );
+    // What is revoked counts no more.
+    place.write("revoked", &format!("{}\n", "05".repeat(32)));
+    s.reload(Policy::load(&file).unwrap(), None, Instant::now());
+    take(&mut s);
+    assert_eq!(s.instances(&name()), 0);
+    let (_, text) = refuses(&mut s, conn, "g");
+    assert!(text.contains("is not signed: revoked: "), "{text}");
 }
 
 #[test]
