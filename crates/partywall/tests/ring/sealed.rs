@@ -3,8 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use http_body::Body as _;
+use http_body_util::{BodyExt as _, StreamBody};
 use partywall::{Channel, Endpoint, Peer, Route, Routes, Seal, Security, blocking};
 use partywall_coordinator::{Coordinator, Listen, Options, Policy};
+use tokio_stream::StreamExt as _;
 use tonic::body::Body;
 use tower::Service;
 
@@ -141,4 +144,80 @@ async fn certificates_are_renewed_while_links_are_made() {
     assert_eq!(seen.len(), 2 * links);
     assert!(seen.iter().all(|peer| peer.spiffe_id().is_some()));
     running.stop().await.unwrap();
+}
+
+/// A body of one message, which then neither goes on nor ends.
+fn open_ended() -> Body {
+    let message = http_body::Frame::data(bytes::Bytes::from_static(&[0, 0, 0, 0, 1, 7]));
+    let first = tokio_stream::once(Ok::<_, tonic::Status>(message));
+    Body::new(StreamBody::new(first.chain(tokio_stream::pending())))
+}
+
+/// What is left of a body after its first piece: true where it has ended well.
+async fn ends_well(body: &mut Body) -> bool {
+    loop {
+        match body.frame().await {
+            Some(Ok(_)) => {}
+            Some(Err(_)) => return false,
+            None => return body.is_end_stream(),
+        }
+    }
+}
+
+/// The end of a call is a sealed record like any other. What ends a link without one, from inside or from
+/// outside, ends no stream as its sender would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_is_cut_ends_no_sealed_stream_well() {
+    enum Cut {
+        Server,
+        Caller,
+        Coordinator,
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (file, socket) = (dir.path().join("policy.toml"), dir.path().join("c.sock"));
+    for cut in [Cut::Server, Cut::Caller, Cut::Coordinator] {
+        std::fs::write(&file, policy("harden = false\n")).unwrap();
+        let options = Options {
+            listen: Listen::At(socket.clone()),
+            policy_file: Some(file.clone()),
+            ..Options::default()
+        };
+        let coordinator = Coordinator::start_with(Policy::load(&file).unwrap(), options).unwrap();
+        let (done, mut served) = tokio::sync::mpsc::unbounded_channel();
+        let raw = Raw::new(move |request| {
+            let (done, mut body) = (done.clone(), request.into_body());
+            tokio::spawn(async move {
+                assert!(body.frame().await.unwrap().unwrap().is_data());
+                done.send(None).unwrap();
+                done.send(Some(ends_well(&mut body).await)).unwrap();
+            });
+            async { http::Response::new(open_ended()) }
+        });
+        let router = partywall::Server::builder().coordinator(&socket).add_service(raw);
+        let serving = tokio::spawn(router.serve("test"));
+        let endpoint = Endpoint::from_static("partywall:///test").coordinator(&socket);
+        let mut channel = endpoint.wait_for_ready(true).connect().await.unwrap();
+        let answer = channel.call(request("Any", open_ended())).await.unwrap();
+        let mut body = Some(answer.into_body());
+        assert!(body.as_mut().unwrap().frame().await.unwrap().unwrap().is_data());
+        assert_eq!(served.recv().await, Some(None), "the request is under way as well");
+        match cut {
+            Cut::Server => serving.abort(),
+            Cut::Caller => drop(body.take()),
+            Cut::Coordinator => {
+                std::fs::write(&file, "harden = false\n[service.test]\nregister = ['anyone']\n")
+                    .unwrap();
+                let (done, reloaded) = tokio::sync::oneshot::channel();
+                coordinator
+                    .reload(move |result| drop(done.send(result.map_err(|e| e.to_string()))));
+                reloaded.await.unwrap().unwrap();
+            }
+        }
+        if let Some(mut body) = body {
+            assert!(!ends_well(&mut body).await);
+        }
+        drop(channel);
+        assert_eq!(served.recv().await, Some(Some(false)));
+        serving.abort();
+    }
 }
