@@ -69,6 +69,8 @@ impl Call {
             partywall.isolation = Empty,
             partywall.confidentiality = Empty,
             partywall.evidence = Empty,
+            partywall.seal = Empty,
+            partywall.sign = Empty,
         );
         let (begun, [answers, ended]) = (Instant::now(), [const { AtomicBool::new(false) }; 2]);
         Arc::new(Self { side, name, begun, deadline, answers, span, meters, ended })
@@ -84,6 +86,8 @@ impl Call {
         span.record("partywall.isolation", security.isolation.word());
         span.record("partywall.confidentiality", security.confidentiality.word());
         span.record("partywall.evidence", security.evidence.word());
+        span.record("partywall.seal", security.seal.word());
+        span.record("partywall.sign", security.sign.word());
     }
 
     /// Runs a part of the call within its span. A panic ends the call.

@@ -60,6 +60,8 @@ impl Link {
             "isolation" => security.isolation.word(),
             "confidentiality" => security.confidentiality.word(),
             "evidence" => security.evidence.word(),
+            "seal" => security.seal.word(),
+            "sign" => security.sign.word(),
         );
         Self { _raised: Some(Raised::new(open)) }
     }

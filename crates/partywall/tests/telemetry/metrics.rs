@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use partywall::{Channel, Endpoint, Security, blocking};
+use partywall::{Channel, Endpoint, Seal, Security, Sign, blocking};
 use partywall_interop::proto::test_service_client::TestServiceClient;
 use partywall_interop::proto::{
     EchoStatus, Empty, Payload, ResponseParameters, SimpleRequest, SimpleResponse,
@@ -213,7 +213,17 @@ async fn unknown_paths_and_denied_calls_make_no_labels() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_links_have_the_security_that_their_ends_see() {
-    let served = Served::new(OPEN).await;
+    let uid = rustix::process::geteuid().as_raw();
+    let signed = format!(
+        "[principal.me]\nuid = {uid}\n[service.test]\nregister = ['me']\nsign = 'required'\n\
+         [service.test.call]\nme = ['*']\n"
+    );
+    security_of_open_links(OPEN, (Seal::Off, Sign::Off)).await;
+    security_of_open_links(&signed, (Seal::Sealed, Sign::Signed)).await;
+}
+
+async fn security_of_open_links(policy: &str, of_rings: (Seal, Sign)) {
+    let served = Served::new(policy).await;
     let open = |side, route, security: Security| {
         let labels = [
             ("side", side),
@@ -221,12 +231,16 @@ async fn open_links_have_the_security_that_their_ends_see() {
             ("isolation", security.isolation.word()),
             ("confidentiality", security.confidentiality.word()),
             ("evidence", security.evidence.word()),
+            ("seal", security.seal.word()),
+            ("sign", security.sign.word()),
         ];
         metric("partywall_links", &labels)
     };
     for (route, channel) in [("ring", served.ring().await), ("http2", served.http2().await)] {
         unary(channel.clone(), ask(1)).await;
         let security = channel.route().unwrap().security();
+        let protection = if route == "ring" { of_rings } else { (Seal::Off, Sign::Off) };
+        assert_eq!((security.seal, security.sign), protection, "{route}");
         for side in ["client", "server"] {
             assert_eq!(open(side, route, security), 1.0, "{side}, {route}, {security}");
             let all = [("side", side), ("route", route)];

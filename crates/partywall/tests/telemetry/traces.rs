@@ -81,6 +81,8 @@ async fn call_has_a_span_on_each_side_and_handlers_log_in_it() {
             ("partywall.isolation", Some(security.isolation.word())),
             ("partywall.confidentiality", Some(security.confidentiality.word())),
             ("partywall.evidence", Some(security.evidence.word())),
+            ("partywall.seal", Some(security.seal.word())),
+            ("partywall.sign", Some(security.sign.word())),
         ];
         let both = pair(around);
         for of in &both {
