@@ -31,6 +31,8 @@ pub enum Metric {
     Pss,
     /// 99th percentile of the time of a call.
     P99,
+    /// 99.9th percentile of the time of a call.
+    P999,
     /// 99th percentile of the time of a call of a function, there and back.
     RoundTripP99,
     /// What available memory fell by.
@@ -146,6 +148,7 @@ pub fn figure(row: &Row, metric: Metric) -> Option<f64> {
         Metric::Cpu => row.figures.cpu_ns,
         Metric::Pss => row.figures.pss_ratio,
         Metric::P99 => row.figures.p99_ns,
+        Metric::P999 => row.figures.p999_ns,
         Metric::RoundTripP99 => row.figures.functions.and_then(|more| more.rtt_p99_ns),
         Metric::Memory => row.figures.functions.and_then(|more| more.memory_bytes),
         Metric::Kept => row.figures.functions.and_then(|more| more.kept),

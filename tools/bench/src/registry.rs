@@ -85,6 +85,7 @@ const TRANSFER: &[Contender] = &[
 const SEALED: &[Contender] = &[
     sealed::stubs::RING_PLAIN_TONIC,
     sealed::stubs::RING_SEALED_TONIC,
+    sealed::rotating::RING_SEALED_ROTATING,
     sealed::stubs::RING_SIGNED_TONIC,
     sealed::stubs::NATIVE_PLAIN,
     sealed::stubs::NATIVE_SEALED,

@@ -58,7 +58,7 @@ fn draw(svg: &mut String, group: &Group, lines: &[&Line]) -> Result<()> {
     let usual = lines.iter().all(|line| line.place == Place::Host);
     let labels = if usual { LABELS } else { LONG_LABELS };
     let unit: fn(f64) -> String = match metric(&group.case) {
-        Metric::P50 | Metric::P99 | Metric::RoundTripP99 | Metric::Cpu => time,
+        Metric::P50 | Metric::P99 | Metric::P999 | Metric::RoundTripP99 | Metric::Cpu => time,
         Metric::PerSecond => rate,
         // The axis title has the unit, which five ticks have no room for.
         Metric::Pss | Metric::Kept | Metric::Harm => small,

@@ -211,6 +211,7 @@ pub fn axis(case: &Case) -> &'static str {
         Metric::OneWay => "mean one way in cycles (log scale), lower is better",
         Metric::Cpu => "CPU time of a call, both sides (log scale), lower is better",
         Metric::P99 => "99th percentile of the time of a call (log scale), lower is better",
+        Metric::P999 => "99.9th percentile of the time of a call (log scale), lower is better",
         Metric::RoundTripP99 => "99th percentile there and back (log scale), lower is better",
         Metric::Memory => "memory of all functions in bytes (log scale), lower is better",
         Metric::Kept => "honest work by what the time left would give, higher is better",

@@ -32,10 +32,15 @@ fn policy(keys: &str) -> String {
     names.map(of).collect()
 }
 
+/// That policy, by which links are sealed.
+pub fn sealed_policy() -> String {
+    policy("seal = 'required'")
+}
+
 /// The coordinator of plain links.
 pub const COORDINATE_PLAIN: Serve = |seat| coordinate_by(seat, &policy("seal = 'off'"));
 /// The coordinator of sealed links.
-pub const COORDINATE_SEALED: Serve = |seat| coordinate_by(seat, &policy("seal = 'required'"));
+pub const COORDINATE_SEALED: Serve = |seat| coordinate_by(seat, &sealed_policy());
 /// The coordinator of links whose messages are signed; it keeps no receipts.
 pub const COORDINATE_SIGNED: Serve = |seat| coordinate_by(seat, &policy("sign = 'required'"));
 

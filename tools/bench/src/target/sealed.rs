@@ -4,8 +4,11 @@ use super::{Bound, Target};
 use crate::case::Placement::SameCore;
 use crate::case::{Case, Wait};
 use crate::ratio::{Key, Metric, Quantity};
+use crate::sealed::rotating;
 
 const BLOCK: Option<Wait> = Some(Wait::Block);
+/// What a rotation of all certificates may add to the slowest calls, in ns.
+const ROTATION: f64 = 5e6;
 /// The most bytes of a short call.
 const SHORT: u64 = 4 << 10;
 /// Those of a long one.
@@ -64,6 +67,13 @@ pub fn targets(sizes: &[u64]) -> Vec<Target> {
             found.push(added(sealed, plain, "aead-floor", LONG, bound));
         }
     }
+    if sizes.contains(&rotating::SIZE) {
+        let [over, under] =
+            ["ring-sealed-rotating", "ring-sealed-tonic"].map(|name| key(name, rotating::SIZE));
+        let text = format!("p99.9: {} less {} ({})", over.contender, under.contender, over.case);
+        let quantity = Quantity::Difference { over, under };
+        found.push(Target::new(text, quantity, Metric::P999, Bound::AtMost(ROTATION)));
+    }
     for &size in sizes {
         let bound = Bound::AtMost(1.2);
         found.push(added("ring-signed-tonic", "ring-plain-tonic", "sign-floor", size, bound));
@@ -89,10 +99,10 @@ mod tests {
             targets(sizes).iter().filter(judged).count()
         };
         // Seven sizes are short ones, of three targets each; two of the long one; two of connects; one of
-        // signatures for each size.
-        assert_eq!(of(Bench::Sealed.sizes()), 7 * 3 + 2 + 2 + 13);
-        assert_eq!(of(Bench::Sealed.quick_sizes()), 2 * 3 + 2 + 2 + 3);
-        assert_eq!(of(&[SHORT]), 3 + 2 + 1);
+        // rotation; one of signatures for each size.
+        assert_eq!(of(Bench::Sealed.sizes()), 7 * 3 + 2 + 2 + 1 + 13);
+        assert_eq!(of(Bench::Sealed.quick_sizes()), 2 * 3 + 2 + 2 + 1 + 3);
+        assert_eq!(of(&[SHORT]), 3 + 2 + 1 + 1);
         assert_eq!(of(&[16 << 10]), 2 + 1);
     }
 }

@@ -311,6 +311,20 @@ fn sealed_calls_and_connects_stand_beside_plain_ones() {
     }
 }
 
+/// In a shorter sample than this nothing need be rotated, and such a one has failed.
+#[test]
+fn certificates_are_replaced_while_calls_go_on() {
+    let args = ["sealed", "--quick", "--seconds", "60", "--repeats", "1", "--sample-ms", "400"];
+    let only = ["--only", "ring-sealed-rotating,ring-sealed-tonic", "--max", "4096"];
+    let (rows, run) = measure(&[&args[..], &only].concat());
+    for name in ["ring-sealed-rotating", "ring-sealed-tonic"] {
+        let is_it = |row: &&Value| row["contender"] == name && row["size"] == 4096;
+        let row = rows.iter().find(is_it).expect(name);
+        assert_eq!(row["errors"], 0, "{row} {run}");
+        assert!(row["p999_ns"].as_f64().expect("a time") > 0.0, "{row} {run}");
+    }
+}
+
 #[test]
 fn wrong_arguments_are_named() {
     let dir = tempfile::tempdir().expect("a directory");
