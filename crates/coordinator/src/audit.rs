@@ -15,13 +15,14 @@
 //! Receipts of signed messages have limits of their own, by which none is left out ([`receipts`]).
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use partywall_abi::control::{Digest, Grant, Identity};
@@ -42,6 +43,8 @@ const BURST: u32 = 100;
 const RATE: u32 = 10;
 /// Lines that wait for the thread that writes.
 const WAITING: usize = 4096;
+/// How long the end of the log waits for the lines that are on their way.
+const LAST: Duration = Duration::from_secs(5);
 /// Accounts whose lines are counted at once; those that have caused none for long go first.
 const ACCOUNTS: usize = 4096;
 
@@ -486,6 +489,20 @@ pub(crate) struct Audit {
     /// Bytes of receipts that wait.
     waiting: Arc<AtomicUsize>,
     lost: u64,
+    /// After `to`, with which the thread ends.
+    _written: Written,
+}
+
+/// What the thread that writes has the other end of. The end of the log waits for it, unless the disk takes
+/// longer than [`LAST`].
+struct Written(Receiver<Infallible>);
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        if self.0.recv_timeout(LAST) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!("the last lines of the audit log are not written: the disk takes none");
+        }
+    }
 }
 
 /// Lines on their way, and how many bytes of them are receipts.
@@ -500,7 +517,9 @@ impl Audit {
         let (sender, lines) = sync_channel::<Lines>(WAITING);
         let waiting = Arc::new(AtomicUsize::new(0));
         let written = Arc::clone(&waiting);
+        let (writes, has_written) = channel::<Infallible>();
         let write = move || {
+            let _until_all_is_written = writes;
             let mut lost = 0_u64;
             for Lines { text, receipts } in lines {
                 let done = to.write_all(text.as_bytes()).and_then(|()| to.flush());
@@ -529,7 +548,7 @@ impl Audit {
         };
         threads::spawn(std::thread::Builder::new().name("audit".into()), write)?;
         let (limiter, rates) = (Limiter::default(), receipts::Rates::default());
-        Ok(Self { limiter, rates, to: sender, waiting, lost: 0 })
+        Ok(Self { limiter, rates, to: sender, waiting, lost: 0, _written: Written(has_written) })
     }
 
     pub(crate) fn event(&mut self, event: &Event) {
@@ -591,6 +610,31 @@ mod tests {
 
     fn denied(uid: u32) -> Event {
         Event::denied(&someone(uid), &Account::User(uid), "connect", "no \"way\"\n")
+    }
+
+    /// A disk that takes its time for each line.
+    struct Slow(Arc<AtomicUsize>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            std::thread::sleep(Duration::from_millis(20));
+            self.0
+                .fetch_add(bytes.iter().filter(|byte| **byte == b'\n').count(), Ordering::Relaxed);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_log_waits_for_its_last_lines() {
+        let lines = Arc::new(AtomicUsize::new(0));
+        let mut audit = Audit::new("log".into(), Slow(Arc::clone(&lines))).unwrap();
+        (0..20).for_each(|_| audit.event(&denied(3)));
+        drop(audit);
+        assert_eq!(lines.load(Ordering::Relaxed), 20);
     }
 
     #[test]
