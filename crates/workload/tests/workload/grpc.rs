@@ -68,8 +68,8 @@ fn principals(stock: &str) -> String {
     format!("[principal.shop]\n{own}[principal.stock]\n{stock}")
 }
 
-/// What a stock client says, told where the Workload API is, and the address and the name of a service of which
-/// it may call one method; and by whom that was called.
+/// What a stock client says, told where the Workload API is, and the address and the name of a service of
+/// which it may call one method; and by whom that was called.
 async fn called_by(client: Command, is_client: &str) -> (Vec<String>, Vec<String>) {
     let rig = Rig::new(&format!(
         "{}[service.billing]\nregister = ['shop']\n[service.billing.call]\nstock = ['test.Who/Calls']\n",
