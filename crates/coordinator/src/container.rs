@@ -10,6 +10,9 @@
 //!                                               {pod}: a UID, or 32 or 64 hexadecimal digits
 //! ```
 //!
+//! The pod of a container is what stands for `{pod}` in that path, the last one of several. `systemd`'s
+//! driver writes a UID with `_`, since `-` stands between slices there; it is the same pod.
+//!
 //! A path is in a container when it begins with such a group, component by component. So the id is
 //! found at one place of the path alone, and what a container makes below its own group is still that
 //! container. A group that looks like a container's anywhere else is nobody's.
@@ -97,15 +100,19 @@ const KNOWN: [(&str, &[&str]); 3] = [
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Container {
     /// The policy's name for its engine.
-    pub engine: String,
+    pub engine: Box<str>,
     /// Its engine's name for it, whole.
     pub id: String,
+    /// The pod that it is in, where its group says so: a UID with `-`, whichever driver has written it, or
+    /// digits.
+    pub pod: Option<Box<str>>,
 }
 
 impl fmt::Display for Container {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = self.id.get(..PREFIX).unwrap_or(&self.id);
-        write!(f, "container {short} of {}", self.engine)
+        write!(f, "container {short} of {}", self.engine)?;
+        self.pod.as_ref().map_or(Ok(()), |pod| write!(f, ", in pod {pod}"))
     }
 }
 
@@ -127,6 +134,13 @@ enum Component {
     Text(String),
     Id(String, String),
     Pod(String, String),
+}
+
+/// What a component says.
+enum Says<'t> {
+    Nothing,
+    Id(&'t str),
+    Pod(&'t str),
 }
 
 /// One line of /proc/PID/cgroup.
@@ -199,6 +213,12 @@ impl Engines {
         !self.apis.is_empty()
     }
 
+    /// Whether the groups of some engine say which pod a container is in.
+    pub fn has_pods(&self) -> bool {
+        let is_pod = |component: &Component| matches!(component, Component::Pod(..));
+        self.groups.values().flatten().any(|group| group.0.iter().any(is_pod))
+    }
+
     /// The container of a process with this text of /proc/PID/cgroup, if it is in one.
     ///
     /// # Errors
@@ -247,9 +267,10 @@ impl Engines {
         let components = components(hierarchy)?;
         let of = |(engine, groups): (&String, &Vec<Group>)| {
             let found =
-                groups.iter().filter_map(|group| Some((group.0.len(), group.id(&components)?)));
-            let (length, id) = found.min()?;
-            Some((length, Container { engine: engine.clone(), id: id.into() }))
+                groups.iter().filter_map(|group| Some((group.0.len(), group.of(&components)?)));
+            let (length, (id, pod)) = found.min()?;
+            let pod = pod.map(|pod| pod.replace('_', "-").into());
+            Some((length, Container { engine: engine.as_str().into(), id: id.into(), pod }))
         };
         Ok(self.groups.iter().filter_map(of).min().map(|(_, container)| container))
     }
@@ -283,13 +304,17 @@ impl Group {
         Ok(Self(components))
     }
 
-    /// The id, when the path begins with such a group.
-    fn id<'t>(&self, path: &[&'t [u8]]) -> Option<&'t str> {
-        let mut id = None;
+    /// The id, and the pod if it says one, when the path begins with such a group.
+    fn of<'t>(&self, path: &[&'t [u8]]) -> Option<(&'t str, Option<&'t str>)> {
+        let (mut id, mut pod) = (None, None);
         for (n, component) in self.0.iter().enumerate() {
-            id = component.of(path.get(n)?)?;
+            match component.of(path.get(n)?)? {
+                Says::Nothing => {}
+                Says::Id(text) => id = Some(text),
+                Says::Pod(text) => pod = Some(text),
+            }
         }
-        id
+        id.map(|id| (id, pod))
     }
 }
 
@@ -306,16 +331,16 @@ impl Component {
         }
     }
 
-    /// None when a component is not of this form; else the id, if it has one.
-    fn of<'t>(&self, component: &'t [u8]) -> Option<Option<&'t str>> {
+    /// None when a component is not of this form; else what it says.
+    fn of<'t>(&self, component: &'t [u8]) -> Option<Says<'t>> {
         let within = |before: &str, after: &str| {
             let rest = component.strip_prefix(before.as_bytes())?;
             std::str::from_utf8(rest.strip_suffix(after.as_bytes())?).ok()
         };
         match self {
-            Self::Text(text) => (component == text.as_bytes()).then_some(None),
-            Self::Id(before, after) => within(before, after).filter(|id| is_id(id)).map(Some),
-            Self::Pod(before, after) => within(before, after).filter(|p| is_pod(p)).map(|_| None),
+            Self::Text(text) => (component == text.as_bytes()).then_some(Says::Nothing),
+            Self::Id(before, after) => within(before, after).filter(|id| is_id(id)).map(Says::Id),
+            Self::Pod(before, after) => within(before, after).filter(|p| is_pod(p)).map(Says::Pod),
         }
     }
 }
@@ -332,6 +357,11 @@ pub(crate) fn is_id(text: &str) -> bool {
 /// Whether this is an id, or enough of one to name it.
 pub(crate) fn is_id_or_begin(text: &str) -> bool {
     (PREFIX..=DIGITS).contains(&text.len()) && text.bytes().all(is_digit)
+}
+
+/// Whether this is how a policy names a pod: as [`Container::pod`] has it.
+pub(crate) fn is_pod_of_policy(text: &str) -> bool {
+    is_pod(text) && !text.contains('_')
 }
 
 /// Whether this is what a pod is called: a UID, by systemd's driver with `_`; a digest of 32 digits, for
@@ -407,13 +437,15 @@ pub fn fuzz_container(data: &[u8]) -> bool {
         engines.add(name, &[]).expect("groups that are known");
     }
     let found = engines.container(data);
-    if let Ok(Some(Container { id, .. })) = &found {
+    if let Ok(Some(Container { id, pod, .. })) = &found {
         let text = String::from_utf8_lossy(data);
         let begins = |path: &str| path.split('/').skip(2).any(|part| part.contains(id.as_str()));
         assert!(
             is_id(id) && text.lines().any(|line| line.split(':').skip(2).any(begins)),
             "{text}"
         );
+        let has = |pod: &str| is_pod_of_policy(pod) && text.replace('_', "-").contains(pod);
+        assert!(pod.as_deref().is_none_or(has), "{pod:?}: {text}");
     }
     found.is_ok()
 }

@@ -139,14 +139,14 @@ mod tests {
             }
             Ok([pid as u8; 32])
         };
-        let ask = |question: &Question| Err(question.container.engine.clone());
+        let ask = |question: &Question| Err(question.container.engine.to_string());
         (Measuring::new(measure, ask, move |job, m| told.send((job, m)).unwrap()), reports)
     }
 
     fn next(m: &mut Measuring, reports: &Receiver<(Job, Found)>) -> Job {
         let (job, found) = reports.recv_timeout(Duration::from_secs(10)).unwrap();
         assert_eq!(found.program, job.program.map(|pid| Ok([pid as u8; 32])));
-        let engine = job.question.as_ref().map(|question| question.container.engine.clone());
+        let engine = job.question.as_ref().map(|question| question.container.engine.to_string());
         assert_eq!(found.origin, engine.map(Err));
         m.finished(&job);
         job
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn engine_is_asked_where_a_job_has_a_question() {
         let (mut m, reports) = measuring(&Arc::default());
-        let container = Container { engine: "docker".into(), id: "0a".repeat(32) };
+        let container = Container { engine: "docker".into(), id: "0a".repeat(32), pod: None };
         let question = Some(Question { container, api: None, signatures: None });
         for (program, question) in [(Some(200), question.clone()), (None, question), (None, None)] {
             let job = Job { token: 1, account: Account::User(1), program, question };

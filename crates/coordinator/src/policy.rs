@@ -9,6 +9,7 @@
 //! gid = 100
 //! cgroup = "/system.slice/web.service"
 //! container = "4f5e6d7c8b9a"      # the begin of its container's id, or a list of which one is enough
+//! pod = "0f0e0d0c-1a2b-..."       # the UID of its container's pod, or a list
 //! image = "sha256:..."            # the id of its container's image, by its engine's word, or a list
 //! compose = "shop/web"            # the Compose service that its container was made for, or a list
 //! program = "sha256:9f86d081..."  # of the program file
@@ -183,6 +184,8 @@ struct Principal {
     cgroup: Option<String>,
     /// The begins of ids, of which one is enough.
     container: Option<Vec<String>>,
+    /// Pods, of which one is enough.
+    pod: Option<Vec<String>>,
     /// Ids of images, of which one is enough.
     image: Option<Vec<String>>,
     /// Services of Compose likewise.
@@ -628,7 +631,7 @@ impl Principal {
 
     /// Whether it goes by what only a container has.
     fn is_of_containers(&self) -> bool {
-        self.container.is_some() || self.goes_by_origin()
+        self.container.is_some() || self.pod.is_some() || self.goes_by_origin()
     }
 
     /// Whether what the container was made of is right.
@@ -642,16 +645,21 @@ impl Principal {
         self.image.as_ref().is_none_or(image) && self.compose.as_ref().is_none_or(compose)
     }
 
-    /// Whether the user, the groups and the container are right.
+    /// Whether the user, the groups, the container and its pod are right.
     fn runs_as(&self, f: &Facts) -> bool {
         let container = |begins: &Vec<String>| {
             let begins_with = |id: &str| begins.iter().any(|begin| id.starts_with(begin));
             f.container.as_ref().is_some_and(|c| begins_with(&c.id))
         };
+        let pod = |pods: &Vec<String>| {
+            let of = f.container.as_ref().and_then(|c| c.pod.as_deref());
+            of.is_some_and(|of| pods.iter().any(|pod| pod == of))
+        };
         self.uid.is_none_or(|u| u == f.uid)
             && self.gid.is_none_or(|g| g == f.gid)
             && self.cgroup.as_ref().is_none_or(|c| *c == f.cgroup)
             && self.container.as_ref().is_none_or(container)
+            && self.pod.as_ref().is_none_or(pod)
     }
 
     /// Whether all its facts hold, but for a signature.

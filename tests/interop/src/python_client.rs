@@ -1,4 +1,4 @@
-//! Python's grpcio, installed from PyPI and pointed at a server's path.
+//! Python's grpcio, installed from PyPI and pointed at a server's path; other packages likewise.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -39,22 +39,30 @@ pub fn call(path: &Path, options: &[&str]) -> Result<String, String> {
 /// # Errors
 /// As [`call`], and what the program says when it fails.
 pub fn says(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let packages = installed()?;
+    says_with(PACKAGE, program, arguments)
+}
+
+/// As [`says`], by another package, as pip names it with its version.
+///
+/// # Errors
+/// As [`says`].
+pub fn says_with(package: &str, program: &str, arguments: &[&str]) -> Result<String, String> {
+    let packages = installed(package)?;
     let mut python = Command::new(INTERPRETER);
     python.args(["-c", program]).args(arguments).env("PYTHONPATH", packages);
     run(&mut python)
 }
 
-fn installed() -> Result<PathBuf, String> {
+fn installed(package: &str) -> Result<PathBuf, String> {
     let version = run(Command::new(INTERPRETER).arg("--version"))?.replace(' ', "-");
-    let name = format!("{PACKAGE}-{version}");
+    let name = format!("{package}-{version}");
     let packages = target_tmp().join(&name);
     if packages.is_dir() {
         return Ok(packages);
     }
     // Installed aside and renamed, so that another process never sees half of it.
     let stage = packages.with_file_name(format!("{name}.{}", std::process::id()));
-    let pip = ["-m", "pip", "install", "--quiet", "--only-binary", ":all:", PACKAGE, "--target"];
+    let pip = ["-m", "pip", "install", "--quiet", "--only-binary", ":all:", package, "--target"];
     run(Command::new(INTERPRETER).args(pip).arg(&stage))?;
     match std::fs::rename(&stage, &packages) {
         Ok(()) => Ok(packages),
@@ -70,7 +78,7 @@ fn installed() -> Result<PathBuf, String> {
 fn run(command: &mut Command) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output();
     let Output { status, stdout, stderr } = output.map_err(|e| {
-        format!("{INTERPRETER}: {e}; it and its pip are needed to call by {PACKAGE}")
+        format!("{INTERPRETER}: {e}; it and its pip are needed for packages such as {PACKAGE}")
     })?;
     if !status.success() {
         return Err(format!("{INTERPRETER}: {status}\n{}", String::from_utf8_lossy(&stderr)));

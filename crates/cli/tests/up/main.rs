@@ -4,6 +4,7 @@ mod containers;
 mod demands;
 mod domains;
 mod hardening;
+mod kubernetes;
 mod links;
 mod newcomer;
 mod quick_start;

@@ -30,7 +30,7 @@ fn found_bytes(text: &[u8]) -> Result<Option<String>, String> {
     let container = known().container(text)?;
     Ok(container.map(|c| {
         assert_eq!(c.id, id('a'), "{c:?}");
-        c.engine
+        c.engine.into()
     }))
 }
 
@@ -256,6 +256,93 @@ fn group_that_proves_nothing_is_refused() {
         let error = add(name, groups).unwrap_err();
         assert!(error.contains(part), "{groups:?}: {error}");
     }
+}
+
+/// By both drivers and all kinds of service, and below what a container has made.
+#[test]
+fn the_pod_of_a_container_is_its_uid() {
+    let uid = "0f0e0d0c-1a2b-3c4d-5e6f-001122334455";
+    let (digest, podman) = ("0123456789abcdef".repeat(2), id('c'));
+    let engines = known();
+    let found = |text: &str| {
+        let under = uid.replace('-', "_");
+        let text = text.replace("ID", &id('a')).replace("POD_", &under).replace("POD", uid);
+        let text = text.replace("DIGEST", &digest).replace("LONGER", &podman);
+        let found = engines.container(text.as_bytes()).unwrap().unwrap();
+        assert_eq!(found.id, id('a'), "{text}");
+        found.pod
+    };
+    let mut uids = Vec::new();
+    for (groups, slices) in [("", ""), ("burstable/", "burstable"), ("besteffort/", "besteffort")] {
+        for container in ["ID", "crio-ID", "ID/init.scope", "ID/kubepods/podDIGEST/x"] {
+            uids.push(format!("/kubepods/{groups}podPOD/{container}"));
+        }
+        let parent = match slices {
+            "" => "kubepods".to_owned(),
+            class => format!("kubepods-{class}.slice/kubepods-{class}"),
+        };
+        for container in ["cri-containerd-ID.scope", "crio-ID.scope", "crio-ID.scope/x/y"] {
+            uids.push(format!("/kubepods.slice/{parent}-podPOD_.slice/{container}"));
+        }
+    }
+    assert_eq!(uids.len(), 21);
+    for path in &uids {
+        assert_eq!(found(&format!("0::{path}\n")).as_deref(), Some(uid), "{path}");
+        assert_eq!(found(&legacy(path, path, "/")).as_deref(), Some(uid), "{path}");
+    }
+    // The hierarchies of version 1 where the runtime has both forms: it is the same pod.
+    let slices = "/kubepods.slice/kubepods-podPOD_.slice/crio-ID.scope";
+    assert_eq!(found(&legacy("/kubepods/podPOD/ID", slices, slices)).as_deref(), Some(uid));
+    for (path, pod) in [
+        ("/kubepods/podDIGEST/ID", Some(digest.as_str())),
+        ("/machine.slice/machine-libpod_pod_LONGER.slice/libpod-ID.scope", Some(&podman)),
+        ("/machine.slice/libpod-ID.scope", None),
+        ("/docker/ID", None),
+        ("/docker/ID/kubepods/podPOD/ID", None),
+    ] {
+        assert_eq!(found(&format!("0::{path}\n")).as_deref(), pod, "{path}");
+    }
+}
+
+#[test]
+fn a_path_of_another_form_has_no_pod() {
+    let uid = "0f0e0d0c-1a2b-3c4d-5e6f-001122334455";
+    for path in [
+        // Elsewhere than at the root, and above a container.
+        "/x/kubepods/podPOD/ID",
+        "/kubepods/podPOD",
+        "/kubepods/podPOD/init.scope",
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-podPOD_.slice/crio-ID.scope",
+        "/kubepods.slice/kubepods-burstable-podPOD_.slice/crio-ID.scope",
+        "/kubepods.slice/kubepods-besteffort.slice/kubepods-burstable-podPOD_.slice/crio-ID.scope",
+        "/user.slice/user-1000.slice/user@1000.service/kubepods/podPOD/ID",
+        // No UID.
+        "/kubepods/podPOD-/ID",
+        "/kubepods/podPODPOD/ID",
+        "/kubepods/podPOD,POD/ID",
+        "/kubepods/podPOD:/ID",
+        "/kubepods/pod0F0E0D0C-1A2B-3C4D-5E6F-001122334455/ID",
+        "/kubepods/pod0f0e0d0c-1a2b_3c4d-5e6f_001122334455/ID",
+        "/kubepods/pod0f0e0d0c-1a2b-3c4d-5e6f0011-22334455/ID",
+        "/kubepods/pod\u{ff10}f0e0d0c-1a2b-3c4d-5e6f-001122334455/ID",
+        "/kubepods.slice/kubepods-podPOD_.slice.slice/crio-ID.scope",
+        "/kubepods.slice/kubepods-pod.slice/crio-ID.scope",
+    ] {
+        let text = path.replace("ID", &id('a')).replace("POD_", &uid.replace('-', "_"));
+        let text = format!("0::{}\n", text.replace("POD", uid));
+        assert_eq!(known().container(text.as_bytes()), Ok(None), "{text}");
+    }
+    // Two pods of one container: of version 1, one of them is a lie.
+    let [here, there] =
+        ["a", "b"].map(|digit| format!("/kubepods/pod{}/{}", digit.repeat(32), id('a')));
+    let reason = known().container(legacy(&here, &there, "/").as_bytes()).unwrap_err();
+    let pods = ["a", "b"].map(|digit| format!(", in pod {}", digit.repeat(32)));
+    assert!(reason.contains("disagree") && pods.iter().all(|pod| reason.contains(pod)), "{reason}");
+    // Of several, the nearest to the container.
+    let mut nested = Engines::default();
+    nested.add("nested", &["/{pod}/x-{pod}/{id}".into()]).unwrap();
+    let path = format!("0::/{}/x-{}/{}\n", id('b'), id('c'), id('a'));
+    assert_eq!(nested.container(path.as_bytes()).unwrap().unwrap().pod, Some(id('c').into()));
 }
 
 #[test]

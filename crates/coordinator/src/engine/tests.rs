@@ -65,7 +65,7 @@ fn say(to: &mut Stream, body: &Value) {
 }
 
 fn container(digit: char) -> Container {
-    Container { engine: "docker".into(), id: digit.to_string().repeat(64) }
+    Container { engine: "docker".into(), id: digit.to_string().repeat(64), pod: None }
 }
 
 fn image() -> String {

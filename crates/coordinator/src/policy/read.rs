@@ -97,6 +97,7 @@ struct PrincipalSection {
     gid: Option<u32>,
     cgroup: Option<String>,
     container: Option<Texts>,
+    pod: Option<Texts>,
     image: Option<Texts>,
     compose: Option<Texts>,
     program: Option<String>,
@@ -612,6 +613,19 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
             );
         }
     }
+    let pod = s.pod.map(Texts::all);
+    if let Some(pods) = &pod {
+        if let Some(wrong) = pods.iter().find(|pod| !container::is_pod_of_policy(pod)) {
+            return Err(format!(
+                "`{wrong}`: write a pod's UID, whole and in lower case, as `kubectl get pod POD -o \
+                 jsonpath={{.metadata.uid}}` has it; or 32 or 64 hexadecimal digits"
+            ));
+        }
+        if !engines.has_pods() {
+            return Err("`pod` says nothing without an engine whose `groups` have `{pod}`; add [engine.kubernetes]"
+                .into());
+        }
+    }
     let image = s.image.map(Texts::all);
     if let Some(id) = image.iter().flatten().find(|id| !engine::is_image(id)) {
         return Err(format!(
@@ -632,6 +646,7 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
         gid: s.gid,
         cgroup: s.cgroup,
         container,
+        pod,
         image,
         compose,
         program,
@@ -651,7 +666,7 @@ fn principal(name: &str, s: PrincipalSection, engines: &Engines) -> Result<Princ
         ));
     }
     if p == Principal::default() {
-        let facts = "uid, gid, cgroup, container, image, compose, program, started, signed";
+        let facts = "uid, gid, cgroup, container, pod, image, compose, program, started, signed";
         return Err(format!("no fact: give at least one of {facts}"));
     }
     Ok(Principal { quota: s.quota, ..p })

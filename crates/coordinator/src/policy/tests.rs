@@ -1,5 +1,6 @@
 //! What a policy allows, and what is none.
 
+mod pods;
 mod signed;
 
 use partywall_abi::security::{Confidentiality, Evidence, Isolation, Seal, Sign};
@@ -84,7 +85,7 @@ fn container_is_a_fact_by_the_begin_of_its_id() {
     );
     let p = Policy::parse("p", &text).unwrap();
     let inside = |id: String| {
-        let container = Container { engine: "docker".into(), id };
+        let container = Container { engine: "docker".into(), id, pod: None };
         Facts { container: Some(container), contained: Some("".into()), ..facts() }
     };
     assert_eq!(p.principals(&facts()), ["user"]);
@@ -111,7 +112,7 @@ fn what_a_container_was_made_of_is_a_fact() {
         b = image('b'),
     );
     let p = Policy::parse("p", &text).unwrap();
-    let container = Container { engine: "docker".into(), id: "0a".repeat(32) };
+    let container = Container { engine: "docker".into(), id: "0a".repeat(32), pod: None };
     let inside = Facts { container: Some(container), ..facts() };
     let made = |digit, compose: Option<&str>| {
         let compose = compose.map(str::to_owned);
@@ -463,7 +464,7 @@ fn a_program_is_measured_only_where_that_could_make_a_principal() {
     );
     let p = Policy::parse("p", &text).unwrap();
     let id = |letter: &str| {
-        let container = Container { engine: "docker".into(), id: letter.repeat(64) };
+        let container = Container { engine: "docker".into(), id: letter.repeat(64), pod: None };
         Facts { container: Some(container), ..facts() }
     };
     assert!(p.observes(&id("a")) && !p.observes(&id("b")) && !p.observes(&facts()));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use partywall_coordinator::{Coordinator, Options, Policy};
+use partywall_coordinator::{Coordinator, Listen, Options, Policy};
 use partywall_workload::proto::spiffe_workload_api_client::SpiffeWorkloadApiClient;
 use partywall_workload::{Limits, Serving};
 use tonic::Request;
@@ -16,7 +16,10 @@ pub const SOON: Duration = Duration::from_secs(10);
 
 /// Both are gone with the value.
 pub struct Rig {
+    /// The Workload API's.
     pub socket: PathBuf,
+    /// The coordinator's.
+    pub control: PathBuf,
     file: PathBuf,
     coordinator: Coordinator,
     _serving: Serving,
@@ -38,11 +41,13 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         let (socket, file) = (dir.path().join("workload.sock"), dir.path().join("policy.toml"));
         std::fs::write(&file, policy).unwrap();
-        let options = Options { policy_file: Some(file.clone()), ..Options::default() };
+        let control = dir.path().join("coordinator.sock");
+        let listen = Listen::At(control.clone());
+        let options = Options { listen, policy_file: Some(file.clone()), ..Options::default() };
         let policy = Policy::load(&file).unwrap();
         let coordinator = Coordinator::start_with(policy, options).unwrap();
         let serving = partywall_workload::serve(&socket, coordinator.workloads(), limits).unwrap();
-        Self { socket, file, coordinator, _serving: serving, _dir: dir }
+        Self { socket, control, file, coordinator, _serving: serving, _dir: dir }
     }
 
     /// Another policy is in force when this returns.

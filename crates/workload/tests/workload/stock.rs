@@ -1,73 +1,9 @@
 //! Stock libraries: go-spiffe, and PyPI's `spiffe`.
 
-use std::io::{BufRead, BufReader, Read as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::Command;
 
-use sha2::{Digest as _, Sha256};
-
+use crate::programs::{Running, go, python, run};
 use crate::rig::{Rig, principal};
-
-/// Directory of programs and packages, which are kept.
-const KEPT: &str = env!("CARGO_TARGET_TMPDIR");
-const GO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
-const PACKAGE: &str = "spiffe==0.3.2";
-
-fn run(command: &mut Command) -> String {
-    let shown = format!("{command:?}");
-    let output = command.stdin(Stdio::null()).output();
-    let Output { status, stdout, stderr } = output.unwrap_or_else(|e| panic!("{shown}: {e}"));
-    assert!(status.success(), "{shown}: {status}\n{}", String::from_utf8_lossy(&stderr));
-    String::from_utf8(stdout).unwrap()
-}
-
-/// Builds a program of the Go module with go-spiffe; its path and the fact of its digest.
-fn go(name: &str) -> (PathBuf, String) {
-    let program = Path::new(KEPT).join(format!("go-spiffe-{name}"));
-    let package = format!("./{name}");
-    // Go builds what has changed, and puts a whole file in its place.
-    run(Command::new("go").args(["build", "-C", GO, "-o"]).arg(&program).arg(package));
-    let digest = Sha256::digest(std::fs::read(&program).unwrap());
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    (program, format!("program = 'sha256:{digest}'\nevidence = 'observed'\n"))
-}
-
-/// A process that is ended with the value, and the lines that it prints.
-struct Running {
-    child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
-}
-
-impl Running {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    fn line(&mut self) -> String {
-        match self.lines.next() {
-            Some(line) => line.unwrap(),
-            None => {
-                let mut why = String::new();
-                self.child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
-                panic!("it has ended: {why}");
-            }
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ended_before = self.child.kill();
-        self.child.wait().expect("it is our child");
-    }
-}
 
 /// A server and a client of go-spiffe, each known by its program, with mutual TLS between them; with the next
 /// SVIDs as well.
@@ -110,26 +46,6 @@ fn go_spiffe_is_denied_where_it_is_no_principal() {
         Command::new(client).arg(&rig.socket).args(["-", "spiffe://x/y"]).output().unwrap();
     let why = String::from_utf8_lossy(&denied.stderr).into_owned();
     assert!(!denied.status.success() && why.contains("PermissionDenied"), "{why}");
-}
-
-/// The packages, installed once for each version of Python.
-fn python() -> PathBuf {
-    let version = run(Command::new("python3").arg("--version")).trim().replace(' ', "-");
-    let name = format!("{PACKAGE}-{version}");
-    let packages = Path::new(KEPT).join(&name);
-    if packages.is_dir() {
-        return packages;
-    }
-    // Installed aside and renamed, so that another process never sees half of it.
-    let stage = packages.with_file_name(format!("{name}.{}", std::process::id()));
-    let pip = ["-m", "pip", "install", "--quiet", "--only-binary", ":all:", PACKAGE, "--target"];
-    run(Command::new("python3").args(pip).arg(&stage));
-    if std::fs::rename(&stage, &packages).is_err() {
-        // Another one was faster.
-        assert!(packages.is_dir(), "{}", packages.display());
-        std::fs::remove_dir_all(&stage).unwrap();
-    }
-    packages
 }
 
 const FETCHES: &str = r#"

@@ -241,6 +241,51 @@ fn containers_of_both_drivers_of_docker_are_known() {
     }
 }
 
+/// The groups that kubelet and a runtime make by their drivers, and what only looks like them.
+#[test]
+fn processes_in_groups_of_kubelet_are_in_their_pod() {
+    let _alone = alone();
+    let mut groups = Groups::new();
+    let (a, b) = (id('a'), id('b'));
+    let [pod, other] =
+        ["0f0e0d0c", "1f0e0d0c"].map(|at| format!("{at}-1a2b-3c4d-5e6f-001122334455"));
+    let under = pod.replace('-', "_");
+    let policy = format!(
+        "[engine.kubernetes]\n[principal.of_pod]\npod = '{pod}'\n[principal.in_it]\npod = '{pod}'\n\
+         container = '{a}'\n"
+    );
+    let host = Host::with(&policy);
+    let both = "in_it,of_pod";
+    let slices = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable";
+    for (group, principals, of) in [
+        (format!("kubepods/pod{pod}/{a}"), both, Some((&a, &pod))),
+        (format!("kubepods/burstable/pod{pod}/{b}"), "of_pod", Some((&b, &pod))),
+        (format!("kubepods/besteffort/pod{other}/{a}"), "", Some((&a, &other))),
+        (format!("{slices}-pod{under}.slice/cri-containerd-{a}.scope"), both, Some((&a, &pod))),
+        (format!("{slices}-pod{under}.slice/crio-{b}.scope"), "of_pod", Some((&b, &pod))),
+        // A container can make groups below its own, and call them what it likes.
+        (format!("kubepods/pod{other}/{b}/kubepods/pod{pod}/{a}"), "", Some((&b, &other))),
+        // These are not where kubelet makes its groups, or not what it calls them.
+        (format!("partywall-test/kubepods/pod{pod}/{a}"), "", None),
+        (format!("kubepods/pod{pod}"), "", None),
+        (format!("kubepods/burstable/pod{pod}x/{a}"), "", None),
+        (format!("kubepods/burstable/pod{}/{a}", &pod[1..]), "", None),
+        (format!("{slices}-pod{pod}{under}.slice/crio-{a}.scope"), "", None),
+    ] {
+        let mut process = start(&[], &host.socket);
+        groups.put_at_everywhere(process.pid(), &group);
+        assert_eq!(admitted(&mut process), principals, "{group}");
+        let said = said(&mut process, "list");
+        match of {
+            Some((id, pod)) => {
+                let container = format!("container {} of kubernetes, in pod {pod}", &id[..12]);
+                assert!(said.contains(&container), "{group}: {said}");
+            }
+            None => assert_eq!(said, "listed", "{group}"),
+        }
+    }
+}
+
 /// The groups of a rootless engine: its user can make them, and put there what it likes.
 #[test]
 fn groups_that_a_user_can_write_prove_no_container() {

@@ -8,7 +8,7 @@ use partywall_abi::control::GateMessage;
 /// A process of this user in the container of this letter.
 fn inside(uid: u32, letter: char) -> Facts {
     let id = letter.to_string().repeat(64);
-    let container = Container { engine: "docker".into(), id };
+    let container = Container { engine: "docker".into(), id, pod: None };
     let contained = Some(format!("it is in {container}").into());
     Facts { container: Some(container), contained, ..facts(uid) }
 }

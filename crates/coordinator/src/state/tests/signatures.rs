@@ -150,7 +150,7 @@ fn of_image(digest: [u8; 32], found: &Arc<Found>) -> Facts {
     let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     let signature = Some(Beside { found: Arc::clone(found), at: at(1500) });
     let origin = Origin { image: format!("sha256:{digits}"), compose: None, signature };
-    let container = Container { engine: "docker".into(), id: "a".repeat(64) };
+    let container = Container { engine: "docker".into(), id: "a".repeat(64), pod: None };
     Facts { container: Some(container), ..facts(1) }.told(Ok(origin))
 }
 

@@ -110,6 +110,10 @@ impl Caller {
         let mut all = MethodSet::default();
         for name in names.iter() {
             let methods = client.may_call(name, id, WITHIN).await.map_err(Status::from)?;
+            // To be listed at one name is enough: the first.
+            if all.remedy().is_empty() {
+                all = all.with_remedy(methods.remedy().to_owned());
+            }
             methods.patterns().iter().for_each(|pattern| all.add(pattern.clone()));
         }
         *lock(&self.0.methods) = Some((all.clone(), Instant::now()));
