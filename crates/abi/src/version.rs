@@ -111,6 +111,8 @@ impl Capabilities {
     pub const SEAL: Self = Self(16384);
     /// A coordinator lets operators look into links, and who has asked is told of their end.
     pub const TRACE: Self = Self(32768);
+    /// A process takes a redirect to several addresses.
+    pub const ADDRESSES: Self = Self(65536);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -126,10 +128,11 @@ impl Capabilities {
             | Self::MEMORY.0
             | Self::ATTACHMENTS.0
             | Self::SEAL.0
-            | Self::TRACE.0,
+            | Self::TRACE.0
+            | Self::ADDRESSES.0,
     );
 
-    const NAMES: [(Self, &'static str); 14] = [
+    const NAMES: [(Self, &'static str); 15] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
@@ -144,6 +147,7 @@ impl Capabilities {
         (Self::ATTACHMENTS, "attachments"),
         (Self::SEAL, "seal"),
         (Self::TRACE, "trace"),
+        (Self::ADDRESSES, "addresses"),
     ];
 
     /// These bits, whether they have names or not.
