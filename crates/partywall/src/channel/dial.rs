@@ -245,11 +245,6 @@ impl Address {
         self
     }
 
-    /// Whether who answers has proven who it is.
-    pub(super) fn is_certified(&self) -> bool {
-        self.name.is_some()
-    }
-
     /// The same address by a connector of which nothing is known.
     pub(super) fn by(self, dialing: Dialing) -> Self {
         Self { security: Security::LOWEST, dialing, ..self }

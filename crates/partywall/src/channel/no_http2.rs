@@ -67,7 +67,7 @@ impl Address {
 }
 
 /// There are none.
-pub(super) struct Remotes(Infallible);
+pub(crate) struct Remotes(Infallible);
 
 impl Remotes {
     pub(super) async fn connect(

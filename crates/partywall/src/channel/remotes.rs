@@ -45,13 +45,11 @@ const REFRESH: Duration = Duration::from_secs(10);
 const REFRESH_IN_NEED: Duration = Duration::from_secs(1);
 /// Most addresses of one name, those of all its hosts together.
 const MOST: usize = 64;
-/// No address is left out for longer.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A connection that was over sooner has failed.
 const LASTING: Duration = Duration::from_secs(1);
 
 /// The connections to the addresses of a name.
-pub(super) struct Remotes {
+pub(crate) struct Remotes {
     shared: Arc<Shared>,
     keeper: AbortHandle,
 }
@@ -219,8 +217,11 @@ impl Keeper {
     async fn first(&mut self) -> Result<(), Error> {
         self.find();
         while let Some(ended) = self.tasks.join_next().await {
+            let found = matches!(ended, Ok(Ended::Found(_)));
             self.take(ended);
-            self.dial(true);
+            if found {
+                self.dial(true);
+            }
             if self.shared.links.peek().is_some() {
                 return Ok(());
             }
@@ -371,7 +372,7 @@ impl Keeper {
                     place,
                     address: address.certified_for(self.name.as_str()),
                     state: State::Down(Instant::now()),
-                    pause: Backoff::up_to(LONGEST_PAUSE),
+                    pause: Backoff::new(),
                     told: false,
                 }),
                 Err(error) => self.failure = Some(error.into()),
@@ -411,7 +412,7 @@ impl Keeper {
             }
             let mut due = Instant::now();
             if since.elapsed() >= LASTING {
-                spot.pause = Backoff::up_to(LONGEST_PAUSE);
+                spot.pause = Backoff::new();
             } else {
                 due += spot.pause.pause();
             }
@@ -441,8 +442,8 @@ impl Keeper {
     /// Tells the calls that wait that all addresses have failed.
     fn tell_failure(&mut self) {
         let begun = self.begun;
-        let Some(failure) = self.failure.take() else { return };
-        let why = Status::from(failure);
+        let Some(failure) = &self.failure else { return };
+        let why = Status::new(failure.code(), failure.to_string());
         self.shared.news.send_modify(|news| *news = News { in_vain: begun, why: Some(why) });
     }
 }
