@@ -146,7 +146,7 @@ fn two_hosts_lose_no_call_when_the_local_service_dies() {
     };
     let served = |address: &str| {
         let url = format!("https://{address}:50051");
-        start(&far, &[], SERVER, "far.sock", &["--at", &url, "--until-input-ends"])
+        start(&far, &[], SERVER, "far.sock", &["--at", &url, "--native", "--until-input-ends"])
     };
     let mut remote = [served("10.77.0.2"), served("10.77.0.3")];
     let local = start(&near, &[], SERVER, "near.sock", &[]);
