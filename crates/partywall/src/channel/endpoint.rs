@@ -191,8 +191,8 @@ impl Endpoint {
     /// An instance that comes gets calls, and one that goes gets no new ones; calls that it has not seen go
     /// to others. Where a quota allows fewer links than there are instances, the calls go to those that have
     /// one, and a warning is logged. Over the network the calls of a name are spread over all addresses that
-    /// the policy has for it and that its hosts have, round robin unless this says otherwise; it has no effect
-    /// where the target is an address.
+    /// the policy has for it and that its hosts have, round robin unless this says otherwise. It has no
+    /// effect where the target is an address.
     pub fn balance(mut self, balance: Balance) -> Self {
         self.balance = Some(balance);
         self

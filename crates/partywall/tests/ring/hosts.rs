@@ -1,5 +1,5 @@
-//! Names with several addresses over the network, whose servers are another host's: it has a coordinator of its
-//! own, with the same authority.
+//! Names with several addresses over the network, whose servers are another host's: it has a coordinator of
+//! its own, with the same authority.
 
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};

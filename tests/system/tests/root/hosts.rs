@@ -1,5 +1,5 @@
-//! Two hosts, of which each is a network namespace with a coordinator of its own; both have one authority. What
-//! calls the one's service goes to the other host when that dies, and comes back.
+//! Two hosts, of which each is a network namespace with a coordinator of its own; both have one authority.
+//! What calls the one's service goes to the other host when that dies, and comes back.
 //!
 //! ```text
 //! near   10.77.0.1   a caller, and a service by ring
