@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! near   10.77.0.1   a caller, and a service by ring
-//! far    10.77.0.2, 10.77.0.3   two of the same service, at the one address `far.example`
+//! far    10.77.0.2, 10.77.0.3   two of the same service, at the one address `far.example`: first
+//!                           one of them, and later both
 //! ```
 
 use std::io::{Read, Write};
@@ -19,6 +20,8 @@ use partywall_trust::{Authority, TrustDomain};
 use super::{CLIENT, SERVER};
 
 const DOMAIN: &str = "two.example";
+/// How often callers ask for the addresses of a host.
+const REFRESH: Duration = Duration::from_secs(10);
 
 /// A network namespace, for as long as its first process lives.
 struct Network(Child);
@@ -123,11 +126,12 @@ fn two_hosts_lose_no_call_when_the_local_service_dies() {
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let at = |name: &str| dir.path().join(name);
     authority(&at("authority"));
-    std::fs::write(
-        at("hosts"),
-        "127.0.0.1 localhost\n10.77.0.2 far.example\n10.77.0.3 far.example\n",
-    )
-    .unwrap();
+    // In place, so that whoever has it mounted sees it.
+    let resolve = |addresses: &[&str]| {
+        let lines = addresses.iter().map(|address| format!("{address} far.example\n"));
+        std::fs::write(at("hosts"), lines.collect::<String>()).unwrap();
+    };
+    resolve(&["10.77.0.2"]);
     let (near, far) = wired();
     let calls = "[service.test.call]\nshop = { methods = ['*'], seal = 'required' }\n";
     let here = format!(
@@ -163,7 +167,9 @@ fn two_hosts_lose_no_call_when_the_local_service_dies() {
     local.kill();
     assert_eq!(caller.line(), "https://far.example:50051 sealed");
     println!("calls go to the other host {:?} after the kill", killed.elapsed());
-    std::thread::sleep(Duration::from_millis(500));
+    // The other host grows, as a headless service does: its name has another address.
+    resolve(&["10.77.0.2", "10.77.0.3"]);
+    std::thread::sleep(REFRESH + Duration::from_secs(2));
     let local = start(&near, &[], SERVER, "near.sock", &[]);
     assert_eq!(caller.line(), "ring", "the ring is the way as soon as there is one");
     caller.end_input();
