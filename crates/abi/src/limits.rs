@@ -66,7 +66,7 @@ pub const RECEIPTS_BYTES: usize = 2 * RECEIPT_BYTES;
 /// Longest text of an error on the control socket, in bytes.
 pub const ERROR_TEXT_BYTES: usize = 2048;
 
-/// Longest URL that a name may stand for, in bytes.
+/// Longest text of the addresses that a name stands for, in bytes.
 pub const URL_BYTES: usize = 2048;
 
 /// Most principals that one identity may match.

@@ -111,6 +111,8 @@ impl Capabilities {
     pub const SEAL: Self = Self(16384);
     /// A coordinator lets operators look into links, and who has asked is told of their end.
     pub const TRACE: Self = Self(32768);
+    /// A process takes a redirect to several addresses.
+    pub const ADDRESSES: Self = Self(65536);
     /// What this release can do.
     pub const OWN: Self = Self(
         Self::ROOM.0
@@ -126,10 +128,11 @@ impl Capabilities {
             | Self::MEMORY.0
             | Self::ATTACHMENTS.0
             | Self::SEAL.0
-            | Self::TRACE.0,
+            | Self::TRACE.0
+            | Self::ADDRESSES.0,
     );
 
-    const NAMES: [(Self, &'static str); 14] = [
+    const NAMES: [(Self, &'static str); 15] = [
         (Self::ROOM, "room"),
         (Self::METHODS, "methods"),
         (Self::WAYS, "ways"),
@@ -144,6 +147,7 @@ impl Capabilities {
         (Self::ATTACHMENTS, "attachments"),
         (Self::SEAL, "seal"),
         (Self::TRACE, "trace"),
+        (Self::ADDRESSES, "addresses"),
     ];
 
     /// These bits, whether they have names or not.
@@ -234,15 +238,15 @@ mod tests {
 
     #[test]
     fn capabilities_have_names_and_unknown_ones_no_effect() {
-        let newer = Capabilities::from_bits(0x1_0001);
-        assert_eq!(newer.to_string(), "room, 0x10000");
+        let newer = Capabilities::from_bits((1 << 63) | 1);
+        assert_eq!(newer.to_string(), "room, 0x8000000000000000");
         assert_eq!(alloc::format!("{:?}", Capabilities::NONE), "Capabilities(none)");
         assert_eq!(newer.common(Capabilities::OWN), Capabilities::ROOM);
         assert!(newer.contains(Capabilities::ROOM) && newer.contains(Capabilities::NONE));
         assert!(!Capabilities::NONE.contains(Capabilities::ROOM));
-        assert_eq!(newer.without(Capabilities::OWN), Capabilities::from_bits(0x1_0000));
+        assert_eq!(newer.without(Capabilities::OWN), Capabilities::from_bits(1 << 63));
         assert_eq!(Capabilities::ROOM.to_string(), "room");
         let own = Capabilities::OWN.to_string();
-        assert!(own.ends_with(", seal, trace"), "each of its own has a name: {own}");
+        assert!(own.ends_with(", trace, addresses"), "each of its own has a name: {own}");
     }
 }

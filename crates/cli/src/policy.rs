@@ -12,7 +12,7 @@ use partywall::{Confidentiality, Evidence, Isolation, Security};
 use partywall_abi::name::{MethodPattern, ServiceName};
 use partywall_coordinator::Policy;
 use partywall_coordinator::policy::{ANYONE, Explanation, did_you_mean};
-use partywall_shm::address::Address;
+use partywall_shm::address::Addresses;
 
 use crate::socket::Socket;
 
@@ -174,7 +174,7 @@ fn shown(caller: &str, service: &str, method: &str, e: &Explanation) -> String {
         let _ =
             writeln!(text, "  remedy: under [service.{service}.call] list \"{method}\" for {whom}");
     }
-    let below = |url: &str| Address::parse(url).ok()?.security().shortfall(&e.require);
+    let below = |url: &str| Addresses::parse(url).ok()?.security().shortfall(&e.require);
     match (&e.served_by[..], &e.url) {
         ([], None) => {
             let _ = writeln!(text, "  nobody may serve `{service}`, and [names] has no address");

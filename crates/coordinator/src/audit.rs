@@ -28,6 +28,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use partywall_abi::control::{Digest, Grant, Identity};
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::Security;
+use partywall_shm::address::Addresses;
 use partywall_shm::threads;
 use serde::Serialize;
 
@@ -85,6 +86,9 @@ pub enum Event {
         caller: By,
         /// Who serves; none over the network.
         server: Option<Who>,
+        /// Where the calls go over the network; none on a ring.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        addresses: Vec<String>,
         /// What protects it.
         security: Levels,
         /// How many descriptors may cross beside one message, and whether leases among them.
@@ -298,12 +302,14 @@ impl Event {
         link: u64,
         name: &ServiceName,
         (caller, account): (&Identity, &Account),
-        server: Option<&Identity>,
+        (server, url): (Option<&Identity>, Option<&str>),
         (security, grant): (Security, Grant),
     ) -> Self {
         let (caller, server) = (By::new(caller, account), server.map(Who::new));
         let (name, security, grant) = (name.as_str().into(), security.into(), grant.into());
-        Self::Introduced { link, name, caller, server, security, grant }
+        let addresses = url.and_then(|url| Addresses::parse(url).ok());
+        let addresses = addresses.iter().flat_map(Addresses::texts).map(Into::into).collect();
+        Self::Introduced { link, name, caller, server, addresses, security, grant }
     }
 
     pub(crate) fn traced(

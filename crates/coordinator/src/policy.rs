@@ -72,6 +72,7 @@ use partywall_abi::control::{Digest, Grant};
 use partywall_abi::limits;
 use partywall_abi::name::{EXAMPLE, MethodPattern, MethodSet, ServiceName};
 use partywall_abi::security::{Seal, Security, Sign};
+use partywall_shm::address::Addresses;
 
 use crate::container::Engines;
 use crate::identity::{Facts, Fades};
@@ -259,7 +260,7 @@ impl Service {
 pub struct Policy {
     principals: BTreeMap<String, Principal>,
     services: BTreeMap<ServiceName, Service>,
-    urls: BTreeMap<ServiceName, String>,
+    urls: BTreeMap<ServiceName, Addresses>,
     limits: Limits,
     /// Whether processes are to be hardened, if it says so.
     harden: Option<bool>,
@@ -558,8 +559,13 @@ impl Policy {
     }
 
     /// Where the network has the name.
+    pub fn addresses(&self, name: &ServiceName) -> Option<&Addresses> {
+        self.urls.get(name)
+    }
+
+    /// The text of that.
     pub fn url(&self, name: &ServiceName) -> Option<&str> {
-        self.urls.get(name).map(String::as_str)
+        self.addresses(name).map(Addresses::as_str)
     }
 
     /// Says for all processes whether they are to be hardened.

@@ -18,6 +18,10 @@ mod keeper;
 mod named;
 #[cfg(not(feature = "http2"))]
 mod no_http2;
+#[cfg(feature = "http2")]
+mod over;
+#[cfg(feature = "http2")]
+mod remotes;
 mod settings;
 
 use std::future::Future;
@@ -42,7 +46,7 @@ use crate::stubs::demand;
 use crate::telemetry::{self, Side};
 
 #[cfg(not(feature = "http2"))]
-use self::{no_http2 as dial, no_http2 as http2};
+use self::{no_http2 as dial, no_http2 as http2, no_http2 as remotes};
 pub use balance::Balance;
 use balance::Link;
 use dial::{Address, Patience};
@@ -368,7 +372,9 @@ impl Plain {
                 }
                 let found = || remote.address.route().security();
                 Ok(match demand::may_begin(request.extensions(), found) {
-                    Ok(()) => State::Elsewhere(http2::begin(remote.channel(), request)),
+                    Ok(()) => {
+                        State::Elsewhere(http2::begin(http2::Way::One(remote.channel()), request))
+                    }
                     Err(status) => State::Failed(Some(status)),
                 })
             }

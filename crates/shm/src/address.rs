@@ -1,8 +1,9 @@
 //! Addresses of HTTP/2: `http://HOST:PORT`, `https://HOST:PORT` and `unix:/PATH`, as programs and policies
-//! write them.
+//! write them; and several of them for one name, as policies do.
 
 use std::path::PathBuf;
 
+use partywall_abi::limits;
 use partywall_abi::security::Security;
 
 /// Longest path of a Unix socket, in bytes: `sun_path` of unix(7) less its zero.
@@ -44,6 +45,12 @@ pub enum AddressError {
         text: String,
         /// What is wrong.
         why: &'static str,
+    },
+    /// Several addresses for one name that do not go together.
+    #[error("{why}; write one address, or a list of https://HOST:PORT, each once")]
+    List {
+        /// What is wrong.
+        why: String,
     },
 }
 
@@ -88,6 +95,94 @@ impl Address {
     }
 }
 
+/// What is between two addresses of a name; no URI has a space.
+const BETWEEN: &str = ", ";
+
+/// The addresses of one name: one, or several of `http://` or of `https://`. Its text is the address, or all
+/// with a comma and a space between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    text: String,
+    /// At least one.
+    all: Vec<Address>,
+}
+
+impl Addresses {
+    /// Most addresses of one name.
+    pub const MOST: usize = 16;
+
+    /// The addresses in a list.
+    ///
+    /// # Errors
+    /// [`AddressError`].
+    pub fn of<T: AsRef<str>>(list: &[T]) -> Result<Self, AddressError> {
+        let wrong = |why| Err(AddressError::List { why });
+        if list.is_empty() {
+            return wrong("no address".into());
+        }
+        if list.len() > Self::MOST {
+            return wrong(format!("a name has at most {} addresses", Self::MOST));
+        }
+        let parsed = list.iter().map(|text| Address::parse(text.as_ref()));
+        let all = parsed.collect::<Result<Vec<_>, _>>()?;
+        let texts: Vec<&str> = list.iter().map(AsRef::as_ref).collect();
+        let text = texts.join(BETWEEN);
+        if text.len() > limits::URL_BYTES {
+            let most = limits::URL_BYTES;
+            return wrong(format!("the addresses of a name have at most {most} bytes together"));
+        }
+        if let [one, others @ ..] = &all[..]
+            && !others.is_empty()
+        {
+            if let Some(unix) = all.iter().position(|a| matches!(a, Address::Unix(_))) {
+                return wrong(format!("`{}` is a socket of this host, and in a list", texts[unix]));
+            }
+            if let Some(other) = others.iter().position(|a| a.security() != one.security()) {
+                let (one, other) = (texts[0], texts[other + 1]);
+                return wrong(format!("`{one}` and `{other}` are not protected alike"));
+            }
+            if let Some(again) = (1..all.len()).find(|n| all[..*n].contains(&all[*n])) {
+                return wrong(format!("`{}` is there twice", texts[again]));
+            }
+        }
+        Ok(Self { text, all })
+    }
+
+    /// Reads the text of addresses.
+    ///
+    /// # Errors
+    /// [`AddressError`].
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        if text.starts_with("unix:") {
+            return Self::of(&[text]);
+        }
+        Self::of(&text.split(BETWEEN).collect::<Vec<_>>())
+    }
+
+    /// Each address, as it was written.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let one = matches!(self.all[..], [Address::Unix(_)]).then_some(&*self.text);
+        let several = one.is_none().then(|| self.text.split(BETWEEN));
+        one.into_iter().chain(several.into_iter().flatten())
+    }
+
+    /// The text of all.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// What protects a connection to any of them.
+    pub fn security(&self) -> Security {
+        self.all[0].security()
+    }
+}
+
+impl std::fmt::Display for Addresses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 fn http(text: &str) -> Result<http::Uri, String> {
     let uri: http::Uri = text.parse().map_err(|e: http::uri::InvalidUri| e.to_string())?;
     let Some(authority) = uri.authority() else { return Err("no host".into()) };
@@ -121,6 +216,46 @@ mod tests {
         let https = Address::Https("https://h:1".parse().unwrap());
         assert_eq!(Address::parse("https://h:1"), Ok(https.clone()));
         assert_eq!(https.security(), Security::MUTUAL_TLS);
+    }
+
+    #[test]
+    fn a_name_has_one_address_or_several() {
+        for text in ["unix:/a, b", "http://h", "https://a:1, https://b:1, https://[::1]:1"] {
+            let addresses = Addresses::parse(text).unwrap();
+            assert_eq!(addresses.to_string(), text);
+            let again = Addresses::of(&addresses.texts().collect::<Vec<_>>()).unwrap();
+            assert_eq!(again, addresses);
+        }
+        let three = Addresses::parse("https://a:1, https://b:1, https://c:1").unwrap();
+        assert_eq!(
+            three.texts().collect::<Vec<_>>(),
+            ["https://a:1", "https://b:1", "https://c:1"]
+        );
+        assert_eq!(three.security(), Security::MUTUAL_TLS);
+        assert_eq!(Addresses::parse("unix:/a, b").unwrap().texts().count(), 1);
+    }
+
+    #[test]
+    fn lists_of_addresses_that_do_not_go_together_say_why() {
+        let many: Vec<String> = (0..17).map(|n| format!("https://h{n}:1")).collect();
+        Addresses::of(&many[..16]).unwrap();
+        let long: Vec<String> =
+            (0..9).map(|n| format!("https://{}{n}:1", "h".repeat(240))).collect();
+        let many: Vec<&str> = many.iter().map(|text| &**text).collect();
+        let long: Vec<&str> = long.iter().map(|text| &**text).collect();
+        for (list, part) in [
+            (&[][..], "no address"),
+            (&many, "at most 16 addresses"),
+            (&long, "at most 2048 bytes"),
+            (&["https://a:1", "http://b:1"], "`https://a:1` and `http://b:1` are not protected"),
+            (&["https://a:1", "unix:/b"], "`unix:/b` is a socket of this host"),
+            (&["https://a:1", "https://b:1", "https://A:1"], "`https://A:1` is there twice"),
+            (&["https://a:1, https://b:1"], "invalid uri character"),
+        ] {
+            let message = Addresses::of(list).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+        assert!(Addresses::parse("https://a:1,https://b:1").is_err());
     }
 
     #[test]

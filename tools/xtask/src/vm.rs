@@ -104,6 +104,8 @@ const TESTS_OF_HOST: &[(&str, &[&str], &[&str])] = &[
             "root_of_",
             "root_with_",
             "others::",
+            // And of iproute2.
+            "hosts::",
             // Cargo.
             "functions::",
             // Times.

@@ -83,7 +83,8 @@ pub enum LinkMessage {
         link: u64,
         /// What the caller knows it by.
         token: Token,
-        /// Where.
+        /// Where: an address, or several with a comma and a space between them, to a process with
+        /// [`Capabilities::ADDRESSES`](crate::version::Capabilities::ADDRESSES).
         url: String,
         /// What the caller may call.
         methods: MethodSet,

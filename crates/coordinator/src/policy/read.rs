@@ -10,7 +10,7 @@ use partywall_abi::control::Grant;
 use partywall_abi::limits;
 use partywall_abi::name::{MethodPattern, MethodSet, NameError, PatternError, ServiceName};
 use partywall_abi::security::{Security, UnknownLevel};
-use partywall_shm::address::Address;
+use partywall_shm::address::Addresses;
 use partywall_trust::record::Suite;
 use partywall_trust::{IdError, TrustDomain};
 use serde::Deserialize;
@@ -46,7 +46,7 @@ struct File {
     #[serde(default)]
     engine: BTreeMap<Spanned<String>, EngineSection>,
     #[serde(default)]
-    names: BTreeMap<Spanned<String>, String>,
+    names: BTreeMap<Spanned<String>, Texts>,
     #[serde(default)]
     quota: Limits,
     #[serde(default)]
@@ -474,8 +474,8 @@ impl Policy {
             }
             policy.services.insert(checked, service);
         }
-        for (name, url) in parsed.names {
-            policy.address(&place, name, url, &fallback)?;
+        for (name, list) in parsed.names {
+            policy.address(&place, name, &list.all(), &fallback)?;
         }
         if let Some((name, at)) = fallback.iter().find(|(n, _)| !policy.urls.contains_key(n)) {
             let text = format!(
@@ -537,17 +537,14 @@ impl Policy {
         &mut self,
         place: &Place<'_>,
         name: Spanned<String>,
-        url: String,
+        list: &[String],
         fallback: &[(ServiceName, Spanned<String>)],
     ) -> Result<(), PolicyError> {
         let key = format!("names.{}", name.get_ref());
         let checked = ServiceName::new(name.get_ref())
             .map_err(|e| place.wrong(&name, key.clone(), e.to_string()))?;
-        Address::parse(&url).map_err(|e| place.wrong(&name, key.clone(), e.to_string()))?;
-        if url.len() > limits::URL_BYTES {
-            let text = format!("an address has at most {} bytes", limits::URL_BYTES);
-            return Err(place.wrong(&name, key, text));
-        }
+        let addresses =
+            Addresses::of(list).map_err(|e| place.wrong(&name, key.clone(), e.to_string()))?;
         let served = self.services.get(&checked).filter(|s| !s.register.is_empty());
         if let Some(service) = served
             && !fallback.iter().any(|(n, _)| *n == checked)
@@ -561,7 +558,7 @@ impl Policy {
             );
             return Err(place.wrong(&name, key, text));
         }
-        self.urls.insert(checked, url);
+        self.urls.insert(checked, addresses);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use partywall_abi::control::Grant;
 use partywall_abi::name::ServiceName;
 use partywall_abi::security::{Seal, Security, Sign};
-use partywall_shm::address::Address;
+use partywall_shm::address::Addresses;
 use partywall_trust::LEAF_LIFE;
 use partywall_trust::record::Suite;
 use serde::Deserialize;
@@ -67,7 +67,7 @@ pub struct PlainRoute {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Plain {
-    /// This address under `[names]` speaks no TLS.
+    /// This address under `[names]` speaks no TLS, or none of these does.
     Address(String),
     /// Descriptors, or leases among them, cross on its links.
     Descriptors(Grant),
@@ -154,10 +154,9 @@ impl Policy {
     pub fn plain_routes(&self) -> Vec<PlainRoute> {
         let mut routes = Vec::new();
         for (name, service) in &self.services {
-            let url = self.url(name).filter(|url| {
-                let address = Address::parse(url);
-                !address.is_ok_and(|address| address.security().seal == Seal::Sealed)
-            });
+            let addresses = self.addresses(name);
+            let plain = addresses.filter(|far| far.security().seal != Seal::Sealed);
+            let url = plain.map(Addresses::as_str);
             for (caller, rule) in &service.call {
                 let seal = self.seal(std::slice::from_ref(caller), name);
                 if seal == Wish::Required || rule.methods.is_empty() {

@@ -331,6 +331,12 @@ fn mistakes_name_file_key_and_remedy() {
             "[names]\nx = 'ftp://h'",
             "names.x: `ftp://h`: write http://HOST:PORT, https://HOST:PORT or unix:/PATH",
         ),
+        (
+            "[names]\nx = ['https://h:1', 'http://g:1']",
+            "policy.toml:2: names.x: `https://h:1` and `http://g:1` are not protected alike",
+        ),
+        ("[names]\nx = []", "names.x: no address; write one address, or a list of https://"),
+        ("[names]\nx = 1", "a text, or a list of texts"),
         ("[names]\nx = 'http://h:port'", "names.x: `http://h:port`: the port is no number"),
         (
             "[principal.a]\nuid = -1",
@@ -409,6 +415,10 @@ fn served_name_takes_the_network_only_with_fallback() {
     assert!(Policy::parse("p", &both.replace("FALLBACK", "")).is_err());
     let p = Policy::parse("p", &both.replace("FALLBACK", "fallback = true")).unwrap();
     assert_eq!(p.url(&name("g")), Some("http://h:1"));
+    let two = both
+        .replace("FALLBACK", "fallback = true")
+        .replace("'http://h:1'", "['http://h:1', 'http://i:1']");
+    assert_eq!(Policy::parse("p", &two).unwrap().url(&name("g")), Some("http://h:1, http://i:1"));
     let elsewhere = "[service.g.call]\nanyone = ['*']\n[names]\ng = 'http://h:1'";
     assert!(Policy::parse("p", elsewhere).is_ok(), "nobody may serve it here");
 }

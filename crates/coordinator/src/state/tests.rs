@@ -334,17 +334,6 @@ fn watcher_gets_the_latest_count_once() {
     assert!(count(&register(&mut s, server)).is_empty());
 }
 
-#[test]
-fn a_name_elsewhere_is_a_redirect() {
-    let mut s = state();
-    let web = open(&mut s, 2);
-    let far = ServiceName::new("far").unwrap();
-    let e = ask(&mut s, web, Message::Link(LinkMessage::Connect { request: 1, name: far }));
-    assert!(
-        matches!(&e[..], [Effect::Send { message: Message::Link(LinkMessage::Redirect { url, .. }), .. }] if url == "http://h:1")
-    );
-}
-
 fn open_links(s: &State) -> usize {
     s.links.values().filter(|l| l.open).count()
 }
@@ -687,6 +676,7 @@ mod instances;
 mod list;
 mod memory;
 mod operators;
+mod redirects;
 mod reload;
 mod reports;
 mod sealing;

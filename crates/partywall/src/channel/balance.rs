@@ -10,8 +10,8 @@ use crate::lock::lock;
 
 /// How calls of a channel are spread over the instances of a name.
 ///
-/// It has effect on rings. Over HTTP/2 a channel has one address, and whatever spreads the calls is behind
-/// that.
+/// It has effect on rings, and over the network on the addresses that a name of the policy has. A channel to
+/// an address has that one alone, and whatever spreads the calls is behind it.
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), partywall::Error> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! connect: dial (again, if it is to wait for the server) -> HTTP/2 by tonic's own client
+//! connect_once: dial -> HTTP/2, which says when it is over, and is not dialled again
 //! ```
 //!
 //! A connection is dialled by hyper's connector for TCP, by a Unix socket's path, or by a connector of the
@@ -9,7 +10,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use tonic::transport::{Channel as Transport, Endpoint};
 use tower::{BoxError, Service, ServiceExt};
 
 use super::Route;
+use super::over::{Over, Watched};
 use super::settings::Settings;
 use crate::backoff::Backoff;
 use crate::coordinator::{self, Place};
@@ -40,6 +42,27 @@ use crate::{tls, unix, wire};
 /// Most bytes of a head or of trailers that are received, unless it is set: far more than a call may have,
 /// so that what is too long is told and not cut.
 const HEADS: u32 = 1 << 20;
+
+/// The ports of addresses that have none.
+const HTTP: u16 = 80;
+const HTTPS: u16 = 443;
+
+fn port_of(uri: &Uri, default: u16) -> u16 {
+    uri.port_u16().unwrap_or(default)
+}
+
+/// The host and port that a target's addresses are asked by, if its host is a name.
+pub(super) fn host_of(target: &Target) -> Option<(String, u16)> {
+    let (url, default) = match target {
+        Target::Http(url) => (url, HTTP),
+        Target::Https(url) => (url, HTTPS),
+        _ => return None,
+    };
+    let uri: Uri = url.parse().ok()?;
+    let host = uri.host()?;
+    let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    (!is_address).then(|| (host.to_owned(), port_of(&uri, default)))
+}
 
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -172,9 +195,9 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// The address of a target that is no name.
+    /// The address of a target that is no name; at one of those that its host has, if there is one.
     pub(super) fn of(
-        target: &Target,
+        (target, at): (&Target, Option<SocketAddr>),
         network: &Network,
         settings: &Settings,
         (place, pins): (&Place, &Pins),
@@ -190,15 +213,20 @@ impl Address {
         };
         let security = address.security();
         let mut name = None;
+        // The connector for TCP takes no other scheme.
+        let dialled = |uri: &Uri, port| {
+            let at = match at {
+                Some(at) => at.to_string(),
+                None => format!("{}:{}", uri.host().unwrap_or_default(), port_of(uri, port)),
+            };
+            format!("http://{at}").parse().unwrap_or_else(|_| uri.clone())
+        };
         let (dialing, uri) = match address {
-            address::Address::Http(uri) => (Dialing::tcp(uri.clone(), &http2, local), uri),
+            address::Address::Http(uri) => (Dialing::tcp(dialled(&uri, HTTP), &http2, local), uri),
             address::Address::Https(uri) => {
                 let host = tls::name_of(uri.host().unwrap_or_default());
                 let host = name.insert(Name::new(host.to_owned().into()));
-                // The connector for TCP takes no other scheme.
-                let plain = uri.to_string().replacen("https", "http", 1);
-                let plain = plain.parse().expect("an address with another scheme is one");
-                let tcp = Dialing::tcp(plain, &http2, local);
+                let tcp = Dialing::tcp(dialled(&uri, HTTPS), &http2, local);
                 (tcp.tls((place.clone(), pins.clone()), Arc::clone(host)), uri)
             }
             address::Address::Unix(path) => {
@@ -207,6 +235,7 @@ impl Address {
         };
         let http2 = http2.origin(origin.cloned().unwrap_or(uri));
         let http2 = http2.user_agent(wire::USER_AGENT).expect("a header's value");
+        let url = at.map_or(url.clone(), |at| format!("{url} at {}", at.ip()));
         Ok(Self { url, security, dialing, name, http2 })
     }
 
@@ -216,14 +245,14 @@ impl Address {
         self
     }
 
-    /// Whether who answers has proven who it is.
-    pub(super) fn is_certified(&self) -> bool {
-        self.name.is_some()
-    }
-
     /// The same address by a connector of which nothing is known.
     pub(super) fn by(self, dialing: Dialing) -> Self {
         Self { security: Security::LOWEST, dialing, ..self }
+    }
+
+    /// The address, as it was written, and which one of its host's it is.
+    pub(super) fn url(&self) -> &str {
+        &self.url
     }
 
     /// As calls of a channel travel to it.
@@ -234,15 +263,41 @@ impl Address {
     /// A connected channel.
     pub(super) async fn connect(&self, patience: Patience) -> Result<Transport, Error> {
         let connected = self.http2.connect_with_connector(self.connector(patience)).await;
-        connected.map_err(|error| {
-            if let Some(unpinned) = chain(&error).find_map(Unpinned::of) {
-                return Error::NotPinned { text: unpinned.to_string() };
-            }
-            let timed_out = chain(&error)
-                .filter_map(|e| e.downcast_ref::<io::Error>())
-                .any(|e| e.kind() == io::ErrorKind::TimedOut);
-            if timed_out { Error::TimedOut(patience.within) } else { error.into() }
-        })
+        connected.map_err(|error| Self::failed(error, patience.within))
+    }
+
+    /// A channel over one connection, which is not made again: its calls fail when that is over.
+    pub(super) async fn connect_once(
+        &self,
+        within: Duration,
+        over: Arc<Over>,
+    ) -> Result<Transport, Error> {
+        let (address, mut first) = (self.clone(), true);
+        let connector = tower::service_fn(move |_| {
+            let (address, over) = (address.clone(), Arc::clone(&over));
+            let first = std::mem::replace(&mut first, false);
+            Box::pin(async move {
+                if !first {
+                    over.set();
+                    let text = format!("{}: the connection is over", address.url);
+                    return Err(io::Error::new(io::ErrorKind::NotConnected, text));
+                }
+                let socket = address.dial(within, false).await?;
+                Ok(TokioIo::new(Watched::new(socket, over)))
+            })
+        });
+        let connected = self.http2.connect_with_connector(connector).await;
+        connected.map_err(|error| Self::failed(error, within))
+    }
+
+    fn failed(error: tonic::transport::Error, within: Duration) -> Error {
+        if let Some(unpinned) = chain(&error).find_map(Unpinned::of) {
+            return Error::NotPinned { text: unpinned.to_string() };
+        }
+        let timed_out = chain(&error)
+            .filter_map(|e| e.downcast_ref::<io::Error>())
+            .any(|e| e.kind() == io::ErrorKind::TimedOut);
+        if timed_out { Error::TimedOut(within) } else { error.into() }
     }
 
     /// A channel that connects at its first call.

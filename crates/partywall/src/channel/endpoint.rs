@@ -4,6 +4,7 @@
 mod network;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -189,7 +190,9 @@ impl Endpoint {
     ///
     /// An instance that comes gets calls, and one that goes gets no new ones; calls that it has not seen go
     /// to others. Where a quota allows fewer links than there are instances, the calls go to those that have
-    /// one, and a warning is logged. It has no effect over HTTP/2, where there is one address.
+    /// one, and a warning is logged. Over the network the calls of a name are spread over all addresses that
+    /// the policy has for it and that its hosts have, round robin unless this says otherwise. It has no
+    /// effect where the target is an address.
     pub fn balance(mut self, balance: Balance) -> Self {
         self.balance = Some(balance);
         self
@@ -341,7 +344,7 @@ impl Endpoint {
             }
             (target, _) => target,
         };
-        let address = self.address_of(target)?;
+        let address = self.address_of(target, None)?;
         if self.ring_only {
             return Err(Error::no_ring(target.to_string(), "an address"));
         }
@@ -405,9 +408,15 @@ impl Endpoint {
         }
     }
 
-    /// The address of a target that is no name, with this endpoint's settings.
-    pub(super) fn address_of(&self, target: &Target) -> Result<Address, TargetError> {
-        Address::of(target, &self.network, &self.settings, (&self.place(), &self.pins))
+    /// The address of a target that is no name, with this endpoint's settings; at one of those that its host
+    /// has, if there is one.
+    pub(super) fn address_of(
+        &self,
+        target: &Target,
+        at: Option<SocketAddr>,
+    ) -> Result<Address, TargetError> {
+        let proof = (&self.place(), &self.pins);
+        Address::of((target, at), &self.network, &self.settings, proof)
     }
 }
 

@@ -13,6 +13,9 @@
 //! way to end the request's body, and looks at the clock where a call ends otherwise than by
 //! trailers: from the deadline on that is DEADLINE_EXCEEDED, as in gRPC's other libraries.
 //!
+//! Where a name has several addresses ([`super::remotes`]), the call takes the next connection that is up. It
+//! takes another one when that proves to be over before anything of the call has been sent.
+//!
 //! A connection of age is ended by GOAWAY, which can cross a call on its way. Its server has not seen
 //! that one (RFC 9113, section 6.8), so it is sent again on the next connection, as gRPC's transparent
 //! retries: if its request has begun nowhere, or was taken whole and has at most [`KEPT`] bytes.
@@ -36,6 +39,7 @@ pub(super) use tonic::transport::Channel as Transport;
 use tonic::{Code, Status};
 use tower::ServiceExt;
 
+use super::remotes::{Remotes, Under};
 use super::settings::Answer;
 use crate::attach;
 use crate::error::{Error, chain};
@@ -50,8 +54,34 @@ const ATTEMPTS: u32 = 8;
 /// Bytes of a request that are kept to be sent again.
 const KEPT: usize = 64 * 1024;
 
+/// Where calls go.
+pub(super) enum Way {
+    /// To one address.
+    One(Transport),
+    /// To the next of those of a name.
+    OneOf(Arc<Remotes>),
+}
+
+impl Way {
+    /// The connection for a call, and what says that the call is under way.
+    async fn pick(&self) -> Result<(Transport, Option<Under>), Status> {
+        match self {
+            Self::One(transport) => Ok((transport.clone(), None)),
+            Self::OneOf(remotes) => {
+                let (transport, under) = remotes.pick().await?;
+                Ok((transport, Some(under)))
+            }
+        }
+    }
+
+    /// Whether nothing of a call was sent, because the connection was over before, and another one may be up.
+    fn is_another_up_after(&self, error: &tonic::transport::Error) -> bool {
+        matches!(self, Self::OneOf(_)) && chain(error).any(|e| e.is::<tonic::ConnectError>())
+    }
+}
+
 /// Begins a call.
-pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer {
+pub(super) fn begin(way: Way, request: http::Request<Body>) -> Answer {
     let timeout = wire::parse_timeout(request.headers());
     let ends = timeout.and_then(|t| Instant::now().checked_add(t));
     Box::pin(async move {
@@ -69,21 +99,30 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
             failure: OnceLock::new(),
         });
         let mut attempts = 0;
-        let (mut response, cancel) = loop {
+        let (mut response, cancel, under) = loop {
+            let picked = tokio::select! {
+                biased;
+                picked = way.pick() => picked,
+                () = wait(&mut timer) => return Err(expired()),
+            };
+            let (transport, under) = picked?;
             let (cancel, gone) = oneshot::channel();
             let cancel = Cancel(Some(cancel));
             let sent = Sent { from: Arc::clone(&body), body: None, gone: Some(gone) };
             let request = http::Request::from_parts(head.clone(), Body::new(sent));
             let answer = tokio::select! {
                 biased;
-                answer = channel.clone().oneshot(request) => answer,
+                answer = transport.oneshot(request) => answer,
                 () = wait(&mut timer) => return Err(expired()),
             };
             attempts += 1;
             match answer {
-                Ok(response) => break (response, cancel),
+                Ok(response) => break (response, cancel, under),
                 // The server has not seen the call.
-                Err(error) if attempts < ATTEMPTS && body.can_be_sent_after(&error) => {}
+                Err(error)
+                    if attempts < ATTEMPTS
+                        && (body.can_be_sent_after(&error)
+                            || (body.is_whole() && way.is_another_up_after(&error))) => {}
                 Err(error) => {
                     let failure = body.failure.get().cloned();
                     return Err(failure.unwrap_or_else(|| meaning(error.into(), ends)));
@@ -111,7 +150,7 @@ pub(super) fn begin(channel: Transport, request: http::Request<Body>) -> Answer 
         let sent = body;
         Ok(response.map(|body| {
             let (kept, over, ended, reader) = (VecDeque::new(), false, false, None);
-            let live = Live { body, sent, cancel, kept, over, ended, reader, has_status };
+            let live = Live { body, sent, cancel, under, kept, over, ended, reader, has_status };
             Body::new(Received::new(live, timer, ends))
         }))
     })
@@ -198,7 +237,12 @@ impl Outgoing {
         if is_refused(error) {
             return self.rewind();
         }
-        is_canceled(error) && matches!(*lock(&self.request), Request::Whole(_))
+        is_canceled(error) && self.is_whole()
+    }
+
+    /// Whether no connection has taken any of it.
+    fn is_whole(&self) -> bool {
+        matches!(*lock(&self.request), Request::Whole(_))
     }
 
     /// Makes the body whole again; false when that is impossible.
@@ -285,6 +329,8 @@ struct Live {
     body: Body,
     sent: Arc<Outgoing>,
     cancel: Cancel,
+    /// Says that the call is under way.
+    under: Option<Under>,
     /// What had come when the deadline passed.
     kept: VecDeque<Frame<Bytes>>,
     /// The deadline has passed before the end.
@@ -298,6 +344,7 @@ struct Live {
 impl Live {
     fn end(&mut self) {
         self.ended = true;
+        self.under = None;
         self.body = Body::empty();
         drop(Cancel(self.cancel.0.take()));
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ask the coordinator -> a link to an instance -> calls, until it closes or drains -> ask again
-//!                     \> an address            -> calls, until somebody serves the name here, or the
+//!                     \> addresses (remotes)   -> calls, until somebody serves the name here, or the
 //!                                                 coordinator ends it -> ask again
 //! ```
 
@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use http::{HeaderValue, header};
 use partywall_abi::control::{Identity, LinkStats};
 use partywall_abi::name::{MethodSet, ServiceName};
-use partywall_abi::security::Security;
+use partywall_abi::security::{Seal, Security};
+use partywall_shm::address::Addresses;
 use tonic::Status;
 use tonic::body::Body;
 
 use super::balance::{Link, Links};
-use super::dial::Patience;
+use super::remotes::Remotes;
 use super::{Endpoint, Route, State, http2};
 use crate::backoff::Backoff;
 use crate::coordinator::{self, Client, Connected, End, Place, Tracked, Watching};
@@ -27,7 +28,7 @@ use crate::link::caller::{self, Caller};
 use crate::lock::lock;
 use crate::peer::Peer;
 use crate::stubs::demand;
-use crate::target::Target;
+use crate::target::{Target, TargetError};
 use crate::telemetry;
 use crate::time;
 
@@ -56,7 +57,7 @@ pub(crate) enum Connection {
     },
     Http2 {
         route: Box<Route>,
-        channel: http2::Transport,
+        remotes: Arc<Remotes>,
         remote: Arc<Redirected>,
         /// Says when somebody serves the name here.
         watch: Watching,
@@ -199,28 +200,28 @@ impl Named {
                 if self.endpoint.ring_only {
                     return Err(Error::no_ring(self.name.to_string(), &format!("at {url}")));
                 }
-                let target = Target::parse(&url)?;
-                self.endpoint.is_proven(&target)?;
-                let address = self.endpoint.address_of(&target)?;
-                let address = address.certified_for(self.name.as_str());
-                let later = self.endpoint.wait_for_ready;
-                let within = self.endpoint.connect_timeout;
-                let connecting = address.connect(Patience { within, first: false, later });
+                let addresses = Addresses::parse(&url).map_err(TargetError::from)?;
+                let targets = addresses.texts().map(Target::parse);
+                let targets = targets.collect::<Result<Vec<_>, _>>()?;
+                targets.iter().try_for_each(|target| self.endpoint.is_proven(target))?;
+                let security = addresses.security();
+                let connecting = Remotes::connect(&self.endpoint, &self.name, targets);
                 let connected = tokio::time::timeout(left(until), connecting).await;
-                let channel = connected.map_err(|_| Error::TimedOut(within))??;
+                let within = self.endpoint.connect_timeout;
+                let remotes = Arc::new(connected.map_err(|_| Error::TimedOut(within))??);
                 tracing::warn!(
                     name = %self.name,
                     url,
                     "nobody serves this name here; its calls go over the network{}",
-                    if address.is_certified() { "" } else { ", and the identity of who answers is not verified" }
+                    if security.seal == Seal::Sealed { "" } else { ", and the identity of who answers is not verified" }
                 );
                 let remote = Arc::new(Redirected::new(methods));
                 let end: Arc<dyn End> = Arc::clone(&remote) as _;
                 tracked.attach(Arc::downgrade(&end));
                 let watch = client.watch(&self.name)?;
-                let route = Box::new(address.route());
+                let route = Box::new(Route::Http2 { url, security });
                 let _told = route.opened();
-                Ok(Connection::Http2 { route, channel, remote, watch, tracked, _told })
+                Ok(Connection::Http2 { route, remotes, remote, watch, tracked, _told })
             }
         }
     }
@@ -351,12 +352,12 @@ impl Connection {
                     Err(http_calls::caller::Refused::Status(status)) => State::Failed(Some(status)),
                 }
             }
-            Self::Http2 { channel, remote, tracked, .. } => {
+            Self::Http2 { remotes, remote, tracked, .. } => {
                 if let Err(status) = remote.may_call(request.uri().path()) {
                     tracing::debug!(link = tracked.link(), %status, "denied before it was sent");
                     return Ok(State::Failed(Some(status)));
                 }
-                State::Elsewhere(http2::begin(channel.clone(), request))
+                State::Elsewhere(http2::begin(http2::Way::OneOf(Arc::clone(remotes)), request))
             }
         })
     }

@@ -2,12 +2,15 @@
 #![allow(dead_code, reason = "the items are those of `dial` and `http2`, and none can be had")]
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use partywall_abi::name::ServiceName;
 use tonic::body::Body;
 
-use super::Route;
 use super::settings::{Answer, Settings};
+use super::{Endpoint, Route};
 use crate::coordinator::Place;
 use crate::error::Error;
 use crate::pins::Pins;
@@ -38,20 +41,12 @@ pub(crate) struct Transport(Infallible);
 
 impl Address {
     pub(super) fn of(
-        target: &Target,
+        (target, _): (&Target, Option<SocketAddr>),
         _: &Network,
         _: &Settings,
         _: (&Place, &Pins),
     ) -> Result<Self, TargetError> {
         Err(TargetError::NoHttp2 { text: target.to_string() })
-    }
-
-    pub(super) fn certified_for(self, _name: &str) -> Self {
-        self
-    }
-
-    pub(super) fn is_certified(&self) -> bool {
-        match self.0 {}
     }
 
     pub(super) fn by(self, _dialing: Dialing) -> Self {
@@ -71,6 +66,29 @@ impl Address {
     }
 }
 
-pub(super) fn begin(transport: Transport, _request: http::Request<Body>) -> Answer {
-    match transport.0 {}
+/// There are none.
+pub(crate) struct Remotes(Infallible);
+
+impl Remotes {
+    pub(super) async fn connect(
+        _: &Endpoint,
+        _: &ServiceName,
+        targets: Vec<Target>,
+    ) -> Result<Self, Error> {
+        let text = targets.first().map_or_else(String::new, ToString::to_string);
+        Err(TargetError::NoHttp2 { text }.into())
+    }
+}
+
+/// Where calls go.
+pub(super) enum Way {
+    One(Transport),
+    OneOf(Arc<Remotes>),
+}
+
+pub(super) fn begin(way: Way, _request: http::Request<Body>) -> Answer {
+    match way {
+        Way::One(transport) => match transport.0 {},
+        Way::OneOf(remotes) => match remotes.0 {},
+    }
 }

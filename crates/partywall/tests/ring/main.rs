@@ -3,6 +3,7 @@
 mod answers;
 mod bounds;
 mod calls;
+mod hosts;
 mod http;
 mod interop;
 mod pace;

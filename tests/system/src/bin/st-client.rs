@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::{Parser, ValueEnum};
-use partywall::{Channel, Endpoint, blocking};
+use partywall::{Channel, Endpoint, Route, blocking};
 use partywall_interop::Counts;
 use partywall_interop::cases::{self, BARE_ANSWERED, BARE_ORDINARY, Env, LAYERED_ANSWERED, Stubs};
 use partywall_interop::proto::test_service_client::TestServiceClient;
@@ -75,6 +75,10 @@ impl InFlight {
 enum Mode {
     /// Calls without end, 16 at a time, every answer checked.
     Flood,
+    /// Calls until the end of its input, 16 at a time, of which each is made again while the service cannot
+    /// be had; prints by which route answers come whenever that is another one, and at last how many calls
+    /// there were, and how often one was made again.
+    Persist,
     /// Calls without end by the blocking channel.
     Blocking,
     /// Opens links, calls twice on each, prints `ready`, sleeps.
@@ -134,6 +138,7 @@ fn main() -> Result<(), Error> {
         Mode::Blocking => block(&arguments, &in_flight),
         Mode::Cramped => cramp(arguments.socket.as_deref()),
         Mode::Flood => runtime.block_on(flood(&arguments, in_flight)),
+        Mode::Persist => runtime.block_on(persist(&arguments)),
         Mode::Stay => runtime.block_on(stay(&arguments)),
         Mode::Idle | Mode::Half => runtime.block_on(idle(&arguments)),
         Mode::Hoard => runtime.block_on(hoard(&arguments, 1)),
@@ -272,6 +277,67 @@ async fn flood(arguments: &Arguments, in_flight: InFlight) -> Result<(), Error> 
     while let Some(ended) = calls.join_next().await {
         ended?;
     }
+    Ok(())
+}
+
+/// How long a call of `persist` is made again before it counts as lost.
+const PERSISTENCE: Duration = Duration::from_secs(10);
+
+async fn persist(arguments: &Arguments) -> Result<(), Error> {
+    let channel = connect_for_once(arguments.socket.as_deref()).await?;
+    let (calls, again) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (tell, mut told) = tokio::sync::watch::channel(false);
+    std::thread::spawn(move || {
+        let _read = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _nobody_calls = tell.send(true);
+    });
+    let mut lanes = tokio::task::JoinSet::new();
+    for lane in 0..FLOOD {
+        let mut client = Caller::new(arguments.stubs(), channel.clone());
+        let (calls, again) = (Arc::clone(&calls), Arc::clone(&again));
+        let (load, over) = (arguments.load(), told.clone());
+        lanes.spawn(async move {
+            for n in 0.. {
+                if *over.borrow() {
+                    break;
+                }
+                let asked = request(lane * 1000 + n, load.bytes(n));
+                let begin = Instant::now();
+                let reply = loop {
+                    match client.call(asked.clone()).await {
+                        Ok(reply) => break reply,
+                        Err(status) if status.code() == tonic::Code::Unavailable => {
+                            assert!(begin.elapsed() < PERSISTENCE, "a call is lost: {status}");
+                            again.fetch_add(1, Ordering::Relaxed);
+                            tokio::time::sleep(Duration::from_millis(2)).await;
+                        }
+                        Err(status) => panic!("a call is lost: {status}"),
+                    }
+                };
+                assert!(is_answer(&asked, reply.get_ref()), "a wrong answer");
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let mut before = String::new();
+    while !*told.borrow() {
+        let route = match channel.route() {
+            Some(Route::Ring { .. }) => "ring".to_owned(),
+            Some(Route::Http2 { url, security }) => format!("{url} {}", security.seal),
+            _ => before.clone(),
+        };
+        // Only once a call has come back by it.
+        let so_far = calls.load(Ordering::Relaxed);
+        let _changed = tokio::time::timeout(Duration::from_millis(20), told.changed()).await;
+        if route != before && calls.load(Ordering::Relaxed) > so_far + FLOOD as usize {
+            println!("{route}");
+            before = route;
+        }
+    }
+    while let Some(ended) = lanes.join_next().await {
+        ended?;
+    }
+    println!("calls {} again {}", calls.load(Ordering::Relaxed), again.load(Ordering::Relaxed));
     Ok(())
 }
 

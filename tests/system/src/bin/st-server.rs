@@ -30,6 +30,9 @@ struct Arguments {
     /// call has come that way.
     #[arg(long)]
     native: bool,
+    /// Addresses to serve at beside the name, with commas between them.
+    #[arg(long)]
+    at: Option<String>,
     /// Limit of open descriptors.
     #[arg(long)]
     nofile: Option<u64>,
@@ -96,7 +99,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (false, true) => server.add_service(probed(handle, deadline)).add_service(probe),
         (false, false) => server.add_service(test_service_with(handle)),
     };
-    runtime.block_on(async { router.serve_with_shutdown("test", end).await })?;
+    let at = arguments.at.map_or("test".to_owned(), |at| format!("test,{at}"));
+    runtime.block_on(async { router.serve_with_shutdown(&at, end).await })?;
     let Counts { native, ordinary } = calls.counts();
     say(&format!("native {native} ordinary {ordinary}"));
     Ok(())

@@ -4,6 +4,7 @@
 mod attacks;
 mod containers;
 mod functions;
+mod hosts;
 mod many;
 mod origins;
 mod others;

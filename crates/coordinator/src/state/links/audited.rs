@@ -13,7 +13,8 @@ impl State {
             let account = caller.standing.usage.account();
             let caller = (&*caller.standing.identity, account);
             let has = (link.security, link.grant);
-            let event = Event::introduced(number, &link.name, caller, server, has);
+            let to = (server, link.url.as_deref());
+            let event = Event::introduced(number, &link.name, caller, to, has);
             self.audit(event);
         }
     }

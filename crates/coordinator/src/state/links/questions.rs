@@ -7,7 +7,7 @@ use std::time::Instant;
 use partywall_abi::control::{LinkMessage, Role};
 use partywall_abi::name::{MethodSet, ServiceName};
 use partywall_abi::security::Security;
-use partywall_shm::address::Address;
+use partywall_shm::address::Addresses;
 
 use super::*;
 
@@ -192,9 +192,9 @@ pub(super) enum Unfit {
     TooWeak(String),
 }
 
-/// What protects a connection to an address of the policy; it was checked when that was read.
+/// What protects a connection to addresses of the policy; they were checked when that was read.
 pub(in crate::state) fn of_address(url: &str) -> Security {
-    Address::parse(url).map_or(Security::LOWEST, |address| address.security())
+    Addresses::parse(url).map_or(Security::LOWEST, |addresses| addresses.security())
 }
 
 impl State {
@@ -513,6 +513,11 @@ impl State {
             ..Link::new(name, token, security, methods.clone())
         });
         self.audit_introduced(link);
+        let url = match Addresses::parse(&url) {
+            // An older process knows of one.
+            Ok(all) if !self.takes(conn, Capabilities::ADDRESSES) => all.texts().take(1).collect(),
+            _ => url,
+        };
         self.send(conn, LinkMessage::Redirect { request, link, token, url, methods });
         Asked::Done
     }
