@@ -29,12 +29,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
 use partywall_coordinator::place::Kind;
 use partywall_coordinator::trust::{
-    CERTIFICATES, Clock, DOMAIN, KEY, NEXT, TRUSTED, Trust, read, trusted_files,
+    CERTIFICATES, CROSSED, Clock, DOMAIN, KEY, NEXT, TRUSTED, Trust, read, trusted_files,
 };
 use partywall_trust::{Authority, AuthorityError, CertificateError, Described, Pin, TrustDomain};
 use rustix::fs::{FlockOperation, flock};
@@ -58,6 +58,8 @@ Examples:
 const LARGEST: u64 = 64 << 10;
 /// How many digits of its fingerprint the name of an old root's file has.
 const DIGITS: usize = 16;
+/// How long the old root says that the new one is to be believed: all processes have heard of that by then.
+const CROSS: Duration = Duration::from_secs(24 * 3600);
 
 /// What is to be done with an authority.
 #[derive(Subcommand)]
@@ -143,7 +145,7 @@ impl Init {
             }
         };
         let directory = Directory::make(&self.directory)?;
-        directory.install(&authority, None, &mut on)?;
+        directory.install(&authority, &[], &mut on)?;
         let shown = self.directory.display();
         Ok(format!(
             "{shown}: the authority of trust domain `{domain}`, which holds until {until}\n\
@@ -382,23 +384,29 @@ impl Directory {
         let now = SystemTime::now();
         let new = Authority::new(&domain, now)?;
         // An authority that is over, or whose key is lost, is replaced all the same.
-        match Trust::load(domain.as_str(), &self.path, Clock::now()) {
-            Ok(trust) => trust
-                .has_room(new.root().len())
-                .map_err(|text| format!("{}: {text}", self.path.join(TRUSTED).display()))?,
-            Err(why) => crate::remark(&format!("note: the authority could not be used: {why}")),
-        }
+        let crossed = match Trust::load(domain.as_str(), &self.path, Clock::now()) {
+            Ok(trust) => {
+                let room = trust.has_room(new.root().len());
+                room.map_err(|text| format!("{}: {text}", self.path.join(TRUSTED).display()))?;
+                trust.cross(&new, CROSS)?
+            }
+            Err(why) => {
+                crate::remark(&format!("note: the authority could not be used: {why}"));
+                String::new()
+            }
+        };
         let digits = old.fingerprint();
         let name = PathBuf::from(TRUSTED).join(format!("old-{}.pem", &digits[..DIGITS]));
-        self.install(&new, Some((&name, &old.to_pem())), failpoint)?;
+        self.install(&new, &[(&name, &old.to_pem()), (Path::new(CROSSED), &crossed)], failpoint)?;
         Ok((old.clone(), name))
     }
 
-    /// Puts an authority there, and an old root among those that are trusted.
+    /// Puts an authority there, and before it what an old root leaves: its certificate among those that are
+    /// trusted, and what it says of this one.
     fn install(
         &self,
         authority: &Authority,
-        old: Option<(&Path, &str)>,
+        old: &[(&Path, &str)],
         failpoint: Failpoint<'_>,
     ) -> Result<(), Box<dyn Error>> {
         let at = |name: &Path| self.path.join(name);
@@ -414,7 +422,7 @@ impl Directory {
             failpoint("written").map_err(failed(at(name)))
         };
         let (certificates, key) = authority.to_pem();
-        if let Some((name, text)) = old {
+        for (name, text) in old {
             put(name, text, 0o600)?;
         }
         put(Path::new(NEXT), &key, 0o600)?;

@@ -3,10 +3,14 @@
 //! ```text
 //! policy file   [authority] directory   authority.pem, authority.key, trusted/*.pem     of mode 0600,
 //! checked
+//!                                       crossed.pem, where it was rotated
 //!               without one             an authority for the life of this coordinator
 //! ```
 //!
 //! The private key of the authority is in this process alone, and in its file.
+//!
+//! Processes hear of a new authority one after the other. So what it signs goes with a certificate of the old
+//! root for its key (`crossed.pem`), by which those believe it who do not know the new root yet.
 //!
 //! The clock is the wall's when the policy is read, and goes on by CLOCK_BOOTTIME (clock_gettime(2)): who
 //! sets the wall's clock back revives no certificate, and who sets it forward ends none. The certified
@@ -37,6 +41,8 @@ pub const KEY: &str = "authority.key";
 pub const NEXT: &str = "authority.key.next";
 /// The directory in it with other roots that are trusted, as PEM.
 pub const TRUSTED: &str = "trusted";
+/// The file in it with certificates of earlier roots for the authority's key.
+pub const CROSSED: &str = "crossed.pem";
 /// The most bytes of one of these files.
 const LARGEST: u64 = 64 << 10;
 /// The most bytes of all roots: they go into one message, with a chain.
@@ -134,7 +140,13 @@ impl Trust {
     /// [`TrustError`]
     pub fn load(domain: &str, directory: &Path, clock: Clock) -> Result<Self, TrustError> {
         let domain = TrustDomain::new(domain)?;
-        let mut trust = Self::of(authority(&domain, directory, clock.time())?, clock)?;
+        let mut authority = authority(&domain, directory, clock.time())?;
+        let crossed = directory.join(CROSSED);
+        if crossed.exists() {
+            let added = authority.crossed_by(&read(&crossed)?);
+            added.map_err(|e| wrong(crossed, format!("{e}; remedy: remove it")))?;
+        }
+        let mut trust = Self::of(authority, clock)?;
         for file in trusted_files(directory)? {
             let added = trust.roots.add_pem(&domain, &read(&file)?);
             added.map_err(|e| wrong(file, format!("{e}; remedy: remove it, or write a root")))?;
@@ -162,6 +174,14 @@ impl Trust {
             return Err(format!("there are {count} roots, and {ROOTS} are the most; {remedy}"));
         }
         Ok(())
+    }
+
+    /// What it says of the next authority, for those who know its root alone, as PEM ([`CROSSED`]).
+    ///
+    /// # Errors
+    /// [`AuthorityError`]
+    pub fn cross(&self, next: &Authority, life: Duration) -> Result<String, AuthorityError> {
+        self.authority.cross(next, (self.time(), life))
     }
 
     /// The same, whose certificates hold for so long.

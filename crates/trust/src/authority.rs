@@ -75,6 +75,8 @@ pub struct Authority {
     /// How many of them go with what it signs: all but a root.
     sent: usize,
     not_after: SystemTime,
+    /// Certificates of earlier roots for its key, and until when they hold.
+    crossed: Vec<(Vec<u8>, SystemTime)>,
 }
 
 impl fmt::Debug for Authority {
@@ -132,6 +134,11 @@ fn parameters(name: &str, now: SystemTime, life: Duration) -> CertificateParams 
     parameters
 }
 
+/// What a root of a domain is called.
+fn root_name(domain: &TrustDomain) -> String {
+    format!("{domain} authority")
+}
+
 impl Authority {
     /// A new root of a domain.
     ///
@@ -139,7 +146,7 @@ impl Authority {
     /// [`AuthorityError::Unwritten`].
     pub fn new(domain: &TrustDomain, now: SystemTime) -> Result<Self, AuthorityError> {
         let key = SigningKey::generate();
-        let mut parameters = parameters(&format!("{domain} authority"), now, ROOT_LIFE);
+        let mut parameters = parameters(&root_name(domain), now, ROOT_LIFE);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
         parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let uri = domain.id().try_into().map_err(unwritten)?;
@@ -147,7 +154,8 @@ impl Authority {
         let certificate = parameters.self_signed(&key).map_err(unwritten)?;
         let own = vec![certificate.der().to_vec()];
         let issuer = Issuer::new(parameters, key);
-        Ok(Self { domain: domain.clone(), issuer, own, sent: 0, not_after: now + ROOT_LIFE })
+        let (domain, not_after) = (domain.clone(), now + ROOT_LIFE);
+        Ok(Self { domain, issuer, own, sent: 0, not_after, crossed: Vec::new() })
     }
 
     /// An authority as [`Self::to_pem`] has written it, or of an intermediate certificate: its certificate,
@@ -190,7 +198,8 @@ impl Authority {
             X509Certificate::from_der(&own[own.len() - 1]).map_err(|e| malformed(&e))?;
         let has_root = last.subject().as_raw() == last.issuer().as_raw();
         let sent = own.len() - usize::from(has_root);
-        let all = Self { domain: domain.clone(), issuer, own, sent, not_after };
+        let (domain, crossed) = (domain.clone(), Vec::new());
+        let all = Self { domain, issuer, own, sent, not_after, crossed };
         all.is_believed(now).map_err(|e| not(&format!("what it signs is not believed: {e}")))?;
         Ok(all)
     }
@@ -234,6 +243,49 @@ impl Authority {
         roots.add(&self.domain, self.root())
     }
 
+    /// A certificate of this root for the key of the next one, in PEM: who knows this root alone believes the
+    /// next one by it for so long (RFC 4210, section 4.4, "NewWithOld").
+    ///
+    /// # Errors
+    /// [`AuthorityError::Expired`], [`AuthorityError::Unwritten`].
+    pub fn cross(
+        &self,
+        next: &Self,
+        (now, life): (SystemTime, Duration),
+    ) -> Result<String, AuthorityError> {
+        let mut parameters = parameters(&root_name(&next.domain), now, life.min(self.left(now)?));
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let key = next.issuer.key().public_ref();
+        let certificate = parameters.signed_by(key, &self.issuer).map_err(unwritten)?;
+        Ok(written("CERTIFICATE", certificate.der()))
+    }
+
+    /// Sends certificates of earlier roots for its key along with what it issues, in PEM and as [`Self::cross`]
+    /// has made them, while they hold. Those for other keys are left out.
+    ///
+    /// # Errors
+    /// [`CertificateError::Malformed`]
+    pub fn crossed_by(&mut self, text: &str) -> Result<(), CertificateError> {
+        let malformed = |e: &dyn fmt::Display| CertificateError::Malformed(e.to_string());
+        for der in from_pem(text)? {
+            let (_, x509) = X509Certificate::from_der(&der).map_err(|e| malformed(&e))?;
+            if PublicKey::from_der(x509.public_key().raw).ok() != Some(self.issuer.key().public()) {
+                continue;
+            }
+            let end = x509.validity().not_after.timestamp().try_into().unwrap_or(0);
+            let end = SystemTime::UNIX_EPOCH + Duration::from_secs(end);
+            self.crossed.push((der, end));
+        }
+        Ok(())
+    }
+
+    /// How long its own certificate holds.
+    fn left(&self, now: SystemTime) -> Result<Duration, AuthorityError> {
+        let left = self.not_after.duration_since(now);
+        left.map_err(|over| AuthorityError::Expired(over.duration().as_secs()))
+    }
+
     /// A certificate for a key, which holds for so long from `now` on, and not longer than the authority's.
     ///
     /// # Errors
@@ -249,9 +301,7 @@ impl Authority {
             let (id, domain) = (id.to_string(), self.domain.to_string());
             return Err(AuthorityError::Domain { id, domain });
         }
-        let left = self.not_after.duration_since(now);
-        let left = left.map_err(|over| AuthorityError::Expired(over.duration().as_secs()))?;
-        let mut parameters = parameters(id.path(), now, life.min(left));
+        let mut parameters = parameters(id.path(), now, life.min(self.left(now)?));
         parameters.is_ca = IsCa::ExplicitNoCa;
         parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         parameters.extended_key_usages =
@@ -265,6 +315,8 @@ impl Authority {
         let mut chain = vec![certificate.der().to_vec()];
         // The root is with who checks, and not sent.
         chain.extend_from_slice(&self.own[..self.sent]);
+        let crossed = self.crossed.iter().filter(|(_, end)| *end > now);
+        chain.extend(crossed.map(|(der, _)| der.clone()));
         Ok(Chain::new(chain)?)
     }
 }

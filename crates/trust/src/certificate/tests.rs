@@ -517,3 +517,41 @@ fn openssl_verifies_a_chain() {
     assert!(is_good, "{said}");
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Who knows one of two roots alone believes what the next one has signed, as long as the old one says so.
+#[test]
+fn a_next_authority_is_believed_by_who_knows_the_old_root() {
+    let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+    let domain = domain("a");
+    let old = Authority::new(&domain, now).unwrap();
+    let mut next = Authority::new(&domain, now).unwrap();
+    let id = domain.service("web").unwrap();
+    let key = SigningKey::generate().public();
+    let roots = |authority: &Authority| {
+        let mut roots = Roots::default();
+        authority.trusted(&mut roots).unwrap();
+        roots
+    };
+    let issue = |next: &Authority, at| next.issue(&id, &[], &key, (at, hour * 3)).unwrap();
+    assert!(roots(&old).verify(&issue(&next, now), now).is_err());
+    let text = old.cross(&next, (now, hour)).unwrap();
+    assert!(old.cross(&old, (now, hour)).is_ok());
+    let mut other = Authority::new(&domain, now).unwrap();
+    other.crossed_by(&text).unwrap();
+    assert_eq!(issue(&other, now).certificates().len(), 1, "it is for another key");
+    assert!(other.crossed_by(&text.replace("MII", "MIX")).is_err());
+    next.crossed_by(&text).unwrap();
+    let chain = issue(&next, now);
+    let by_old = roots(&old).verify(&chain, now).unwrap();
+    let by_next = roots(&next).verify(&chain, now).unwrap();
+    assert_eq!((&by_old.id, &by_next.id), (&id, &id));
+    let pin = |authority: &Authority| Pin::of_certificate(authority.root()).unwrap();
+    assert!(by_old.keys.contains(&pin(&old)) && by_old.keys.contains(&pin(&next)));
+    assert!(by_next.keys.contains(&pin(&next)) && !by_next.keys.contains(&pin(&old)));
+    assert!(roots(&other).verify(&chain, now).is_err(), "a root that has said nothing of it");
+    // It signs certificates of processes, and of no further authority.
+    let later = now + hour * 2;
+    assert!(roots(&old).verify(&chain, later).is_err(), "it is over");
+    assert_eq!(issue(&next, later).certificates().len(), 1, "and is not sent any more");
+    assert!(roots(&next).verify(&chain, later).is_ok());
+}

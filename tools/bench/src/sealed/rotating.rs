@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
+use partywall_coordinator::trust::{CERTIFICATES, CROSSED, DOMAIN, KEY, TRUSTED};
 use partywall_coordinator::{Coordinator, Listen, Options, Policy};
-use partywall_trust::{Authority, TrustDomain};
+use partywall_trust::{Authority, LEAF_LIFE, TrustDomain};
 
 use super::stubs::{RING_SEALED_TONIC, is_sealed, sealed_policy};
 use crate::calls::partywall::{SOCKET, call_checked};
@@ -30,20 +31,16 @@ use crate::seat::Seat;
 /// Bytes of a call.
 pub const SIZE: u64 = 4 << 10;
 /// From one rotation to the next.
-const EACH: Duration = Duration::from_millis(20);
+const EACH: Duration = Duration::from_millis(100);
 /// Authorities that stay trusted.
 const OLD: u64 = 8;
-/// Names in the directory of an authority.
-const CERTIFICATES: &str = "authority.pem";
-const KEY: &str = "authority.key";
-const TRUSTED: &str = "trusted";
 /// The fewest rotations of a sample.
 const LEAST: u64 = 2;
 
 /// Sealed calls under rotation.
 pub const RING_SEALED_ROTATING: Contender = Contender {
     name: "ring-sealed-rotating",
-    about: "ring-sealed-tonic, while the authority and all certificates are others 50 times a second",
+    about: "ring-sealed-tonic, while the authority and all certificates are others 10 times a second",
     cases: || vec![Case::sealed(SIZE, Placement::SameCore, Some(Wait::Block))],
     attend: Some(coordinate),
     call: Some(call),
@@ -63,22 +60,29 @@ fn rotations(path: &Path) -> u64 {
 struct Authorities {
     directory: PathBuf,
     domain: TrustDomain,
+    now: Option<Authority>,
 }
 
 impl Authorities {
     fn new(directory: PathBuf) -> Result<Self> {
         DirBuilder::new().mode(0o700).recursive(true).create(directory.join(TRUSTED))?;
-        Ok(Self { directory, domain: TrustDomain::new("bench.example")? })
+        Ok(Self { directory, domain: TrustDomain::new(DOMAIN)?, now: None })
     }
 
     /// Another one is there from now on, and the last ones stay trusted.
-    fn rotate(&self, number: u64) -> Result<()> {
+    fn rotate(&mut self, number: u64) -> Result<()> {
         let write = |name: &str, text: &str| {
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(true).mode(0o600);
             options.open(self.directory.join(name))?.write_all(text.as_bytes())
         };
-        let (certificate, key) = Authority::new(&self.domain, SystemTime::now())?.to_pem();
+        let now = SystemTime::now();
+        let next = Authority::new(&self.domain, now)?;
+        if let Some(old) = &self.now {
+            write(CROSSED, &old.cross(&next, (now, LEAF_LIFE))?)?;
+        }
+        let (certificate, key) = next.to_pem();
+        self.now = Some(next);
         write(CERTIFICATES, &certificate)?;
         write(KEY, &key)?;
         Ok(write(&format!("{TRUSTED}/{}.pem", number % OLD), &certificate)?)
@@ -87,9 +91,10 @@ impl Authorities {
 
 fn coordinate(seat: &mut Seat) -> Result<()> {
     let (file, count) = (seat.dir().join("policy.toml"), count_file(seat));
-    let authorities = Authorities::new(seat.dir().join("authority"))?;
+    let mut authorities = Authorities::new(seat.dir().join("authority"))?;
     let directory = authorities.directory.display();
-    std::fs::write(&file, format!("[authority]\ndirectory = '{directory}'\n{}", sealed_policy()))?;
+    let of = format!("[authority]\ndirectory = '{directory}'\n");
+    std::fs::write(&file, of + &sealed_policy())?;
     authorities.rotate(0)?;
     let options = Options {
         listen: Listen::At(seat.dir().join(SOCKET)),
