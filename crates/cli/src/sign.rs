@@ -107,7 +107,7 @@ pub(crate) struct Verify {
 
 /// The id of an image.
 #[derive(Clone)]
-pub(crate) struct Image {
+struct Image {
     text: String,
     digest: [u8; 32],
 }
@@ -180,18 +180,13 @@ impl Verify {
         let service = self.service.as_deref();
         let (said, key) =
             trusted.check(&found, digest, service, SystemTime::now()).map_err(|e| {
-                let sign = command(self.image.as_ref(), service.unwrap_or("NAME"));
+                let image = self.image.as_ref().map(|image| &*image.text);
+                let sign = signatures::command(image, service.unwrap_or("NAME"));
                 format!("{what}: {e}; remedy: {}", e.remedy(&sign))
             })?;
         crate::say(&format!("{what}: signed {}\n", described(&said, &key)))?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// The command that signs a program or an image for a service.
-pub(crate) fn command(image: Option<&Image>, service: &str) -> String {
-    let what = image.map_or_else(|| "PROGRAM".into(), |image| format!("--image {}", image.text));
-    format!("partywall sign {what} --service {service} --key KEY")
 }
 
 /// The file of an image's signature where a directory of those is named, as a policy names one.

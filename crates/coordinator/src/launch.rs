@@ -20,7 +20,7 @@ use partywall_shm::spawn::SOCKET_NUMBER;
 
 use crate::identity::{self, Domain};
 use crate::server::{Coordinator, Started};
-use crate::signatures::{Found, Signatures};
+use crate::signatures::{self, Found, Signatures};
 
 /// Environment variable by which a started process finds its socket.
 pub const SOCKET_VARIABLE: &str = "PARTYWALL_FD";
@@ -122,7 +122,8 @@ pub fn prepare(service: &Service) -> Result<Prepared, LaunchError> {
     if let Some(signatures) = &service.signatures {
         let checked = signatures.check(&signature, digest, Some(&service.name), SystemTime::now());
         checked.map_err(|e| {
-            let text = format!("{e}; remedy: {}", e.remedy(&service.name));
+            let text =
+                format!("{e}; remedy: {}", e.remedy(&signatures::command(None, &service.name)));
             failed(service, "checking the signature of")(io::Error::other(text))
         })?;
     }

@@ -143,6 +143,12 @@ pub fn beside(program: &Path) -> PathBuf {
     path.into()
 }
 
+/// The command that signs a program, or an image of this id, for a service.
+pub fn command(image: Option<&str>, service: &str) -> String {
+    let what = image.map_or_else(|| "PROGRAM".into(), |image| format!("--image {image}"));
+    format!("partywall sign {what} --service {service} --key KEY")
+}
+
 /// The file with the signature of an image in a directory of those: the digits of its id, and `.sig`.
 pub fn of_image(directory: &Path, image: &str) -> PathBuf {
     beside(&directory.join(image.rsplit(':').next().unwrap_or_default()))

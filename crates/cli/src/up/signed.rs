@@ -29,7 +29,7 @@ pub(super) fn check(
         let found = Found::beside(program);
         if let Err(e) = signatures.check(&found, digest, Some(&service.name), SystemTime::now()) {
             let (place, name, program) = (&service.place, &service.name, program.display());
-            let remedy = e.remedy(&crate::sign::command(None, name));
+            let remedy = e.remedy(&signatures::command(None, name));
             crate::remark(&format!(
                 "partywall: {place}: the program of service `{name}`, {program}: {e}; remedy: {remedy}",
             ));

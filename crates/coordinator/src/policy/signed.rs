@@ -11,7 +11,7 @@ use partywall_trust::{Program, SignatureError};
 use super::Policy;
 use crate::engine::{self, Origin};
 use crate::identity::Facts;
-use crate::signatures::{Beside, Signatures, SignaturesError};
+use crate::signatures::{self, Beside, Signatures, SignaturesError};
 
 /// What of a process has to be signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Policy {
         };
         let checked = self.check(beside, engine::digest_of(image), principal);
         checked.map_err(|e| {
-            let sign = format!("partywall sign --image {image} --service {principal} --key KEY");
+            let sign = signatures::command(Some(image), principal);
             format!("its image {image} is not signed: {e}; remedy: {}", e.remedy(&sign))
         })
     }
@@ -116,7 +116,7 @@ impl Policy {
             );
         };
         self.check(beside, digest, name).map_err(|e| {
-            let sign = format!("partywall sign PROGRAM --service {name} --key KEY");
+            let sign = signatures::command(None, name);
             let remedy = e.remedy(&sign);
             format!("the program of service `{name}` is not signed: {e}; remedy: {remedy}")
         })
