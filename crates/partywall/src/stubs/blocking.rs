@@ -3,7 +3,7 @@
 use prost::Message;
 use tonic::Status;
 
-use super::demand::{Demand, Nothing};
+use super::demand::{Demand, Nothing, Requires};
 use super::message::Settings;
 use super::method::Method;
 use super::unary::Unary;
@@ -54,9 +54,7 @@ impl Blocking {
         M: Message + 'static,
         R: Message + Default + 'static,
     {
-        let mut call = Unary::new(method, request);
-        self.channel.native(&mut call, self.settings, Nothing)?;
-        Ok(call.response())
+        self.unary(method, request, Nothing)
     }
 
     /// The same with a demand.
@@ -73,8 +71,21 @@ impl Blocking {
         M: Message + 'static,
         R: Message + Default + 'static,
     {
+        self.unary(method, request, demand)
+    }
+
+    fn unary<M, R>(
+        &mut self,
+        method: &'static Method,
+        request: tonic::Request<M>,
+        requires: impl Requires,
+    ) -> Result<tonic::Response<R>, Status>
+    where
+        M: Message + 'static,
+        R: Message + Default + 'static,
+    {
         let mut call = Unary::new(method, request);
-        self.channel.native(&mut call, self.settings, demand)?;
+        self.channel.native(&mut call, self.settings, requires)?;
         Ok(call.response())
     }
 }
