@@ -135,10 +135,12 @@ impl Up<'_> {
         }
     }
 
-    pub(super) fn wait_until_said(&self, text: &str, at_most: Duration) {
+    pub(super) fn wait_until_said(&mut self, text: &str, at_most: Duration) {
         let begin = Instant::now();
         while !self.said().contains(text) {
-            assert!(begin.elapsed() < at_most, "{}", self.said());
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none() || self.said().contains(text), "{ended:?} {}", self.said());
+            assert!(begin.elapsed() < at_most, "not within {at_most:?}: {}", self.said());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -283,9 +285,10 @@ fn service_waits_for_a_domain_that_is_restarted() {
     let compose = fs::read_to_string(&file).unwrap();
     fs::write(&file, compose.replace("    depends_on: [test]\n", "")).unwrap();
     late(&run);
-    let up = run.begin();
-    // Nobody has waited for `test` before. The call that ends it has to find it asleep.
-    up.wait_until_said("ended with exit status: 7; started again in", 4 * LONG);
+    let mut up = run.begin();
+    // Nobody has waited for `test` before. Each of the four calls that end it has to find it asleep, which the
+    // caller tries for a minute.
+    up.wait_until_said("ended with exit status: 7; started again in", 15 * LONG);
     let (code, said) = up.end_with_late();
     assert_eq!(code, Some(0), "{said}");
 }
