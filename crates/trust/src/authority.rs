@@ -261,8 +261,8 @@ impl Authority {
         Ok(written("CERTIFICATE", certificate.der()))
     }
 
-    /// Sends certificates of earlier roots for its key along with what it issues, in PEM and as [`Self::cross`]
-    /// has made them, while they hold. Those for other keys are left out.
+    /// Sends certificates of earlier roots for its key along with what it issues, in PEM and as
+    /// [`Self::cross`] has made them, while they hold. Those for other keys are left out.
     ///
     /// # Errors
     /// [`CertificateError::Malformed`]

@@ -286,8 +286,8 @@ fn service_waits_for_a_domain_that_is_restarted() {
     fs::write(&file, compose.replace("    depends_on: [test]\n", "")).unwrap();
     late(&run);
     let mut up = run.begin();
-    // Nobody has waited for `test` before. Each of the four calls that end it has to find it asleep, which the
-    // caller tries for a minute.
+    // Nobody has waited for `test` before. Each of the four calls that end it has to find it asleep, which
+    // the caller tries for a minute.
     up.wait_until_said("ended with exit status: 7; started again in", 15 * LONG);
     let (code, said) = up.end_with_late();
     assert_eq!(code, Some(0), "{said}");
