@@ -7,7 +7,7 @@
 //! | contenders | what is between the two sides |
 //! | --- | --- |
 //! | `ring-*-tonic`, `native-*` | the stubs of both generators over a link of a policy with or without `seal` or `sign` |
-//! | `ring-sealed-rotating` | `ring-sealed-tonic` while all certificates are replaced, again and again |
+//! | `ring-sealed-rotating` | `ring-sealed-tonic` while the authority is replaced, again and again |
 //! | `gate-*` | native stubs between two domains: the same links, told of by the gate |
 //! | `ring-*-raw` | a link without calls |
 //! | `tonic-uds`, `tonic-uds-tls`, `tonic-tcp-mtls` | tonic's own transport |

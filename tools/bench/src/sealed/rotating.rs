@@ -1,12 +1,13 @@
-//! Calls over a sealed link while the certificate of every process is another one each [`EACH`].
+//! Calls over a sealed link while the certificates of all processes are said to be old each [`EACH`].
 //!
 //! ```text
 //! coordinator  makes an authority with another key, is told of it, writes how often that was
 //!              |- each process is told that its certificate is old
-//! both ends    make a new key, and are certified for it, while calls go on
+//! both ends    make a new key, and are certified for it, when a link is made next; the one that is measured
+//!              goes on, and none is made beside it
 //! ```
 //!
-//! A sample in which that has not happened is a failed one.
+//! A sample in which the authority was not replaced is a failed one.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
@@ -40,7 +41,7 @@ const LEAST: u64 = 2;
 /// Sealed calls under rotation.
 pub const RING_SEALED_ROTATING: Contender = Contender {
     name: "ring-sealed-rotating",
-    about: "ring-sealed-tonic, while the authority and all certificates are others 10 times a second",
+    about: "ring-sealed-tonic, while the authority is another one 10 times a second",
     cases: || vec![Case::sealed(SIZE, Placement::SameCore, Some(Wait::Block))],
     attend: Some(coordinate),
     call: Some(call),
